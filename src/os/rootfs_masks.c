@@ -1,0 +1,97 @@
+/* The sandbox's user is no one to the host's root-owned files of /proc already; the masks
+ * hide what is readable for all, and are the second lock on what is not. A file of nothing
+ * is bound over files and an empty directory over directories. */
+#include "os/rootfs_masks.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "os/sys.h"
+
+struct mask {
+        const char *path; /* below /proc */
+        bool directory;
+};
+
+static const struct mask masks[] = {
+        { "acpi", true },          /* hardware */
+        { "bus", true },           /* hardware */
+        { "fs", true },            /* file systems of the host */
+        { "irq", true },           /* hardware */
+        { "scsi", true },          /* hardware */
+        { "sysrq-trigger", false }, /* reboots */
+        { "kcore", false },        /* the host's memory */
+        { "kallsyms", false },     /* kernel addresses */
+        { "keys", false },         /* keyrings */
+        { "key-users", false },
+        { "timer_list", false },   /* kernel addresses, other processes */
+        { "sched_debug", false },  /* other processes */
+        { "latency_stats", false },
+        { "interrupts", false },   /* keystroke timing */
+        { "softirqs", false },     /* the same */
+        { "modules", false },
+        { "cmdline", false },      /* the host's boot parameters */
+        { "config.gz", false },    /* which attack to choose */
+        { "diskstats", false },    /* the host's disks */
+        { "partitions", false },
+};
+static_assert(ARRAY_SIZE(masks) <= 64, "one bit each");
+
+uint64_t rootfs_masks_present(void)
+{
+        uint64_t bits = 0;
+        for (unsigned i = 0; i < ARRAY_SIZE(masks); i++) {
+                char path[64];
+                struct stat st;
+                (void)snprintf(path, sizeof path, "/proc/%s", masks[i].path);
+                /* What only the host's root may open needs no mask: that uid does not
+                 * exist in a sandbox, not even for its own root. */
+                if (stat(path, &st) == 0 && (st.st_mode & 0007))
+                        bits |= 1ull << i;
+        }
+        return bits;
+}
+
+static int cover(int source, int proc_fd, const char *path)
+{
+        _cleanup_close_ int tree = sys_open_tree(source, "", OPEN_TREE_CLONE | AT_EMPTY_PATH | OPEN_TREE_CLOEXEC);
+        if (tree < 0 || sys_move_mount(tree, "", proc_fd, path, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+                return -errno;
+        return 0;
+}
+
+static int lock_sysctls(int proc_fd)
+{
+        struct mount_attr ro = { .attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID |
+                                             MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC };
+        _cleanup_close_ int tree = sys_open_tree(proc_fd, "sys", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+        if (tree < 0 || sys_mount_setattr(tree, "", AT_EMPTY_PATH, &ro, sizeof ro) < 0 ||
+            sys_move_mount(tree, "", proc_fd, "sys", MOVE_MOUNT_F_EMPTY_PATH) < 0)
+                return -errno;
+        return 0;
+}
+
+int rootfs_masks_apply(uint64_t present, int proc_fd)
+{
+        struct mount_attr ro = { .attr_set = MOUNT_ATTR_RDONLY };
+        _cleanup_close_ int nothing = sys_open_tree(AT_FDCWD, "/nothing", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+        _cleanup_close_ int empty = sys_open_tree(AT_FDCWD, "/empty", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+        if (nothing < 0 || empty < 0 ||
+            sys_mount_setattr(nothing, "", AT_EMPTY_PATH, &ro, sizeof ro) < 0 ||
+            sys_mount_setattr(empty, "", AT_EMPTY_PATH, &ro, sizeof ro) < 0)
+                return -errno;
+        for (unsigned i = 0; i < ARRAY_SIZE(masks); i++) {
+                if (!(present & 1ull << i))
+                        continue;
+                int r = cover(masks[i].directory ? empty : nothing, proc_fd, masks[i].path);
+                if (r < 0 && r != -ENOENT)
+                        return r;
+        }
+        return lock_sysctls(proc_fd);
+}
