@@ -1,0 +1,194 @@
+/* After a restart: which sandboxes of an earlier server still live? An agent's listening
+ * socket answers that: the kernel tells who listens (a pidfd of it), and a socket that
+ * nobody listens on any more refuses. */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/log.h"
+#include "box/boxes.h"
+#include "os/sys.h"
+#include "wire/frame.h"
+
+#define HELLO_SECONDS 2
+
+static int connect_agent(const char *sock)
+{
+        struct sockaddr_un a = { .sun_family = AF_UNIX };
+        if (snprintf(a.sun_path, sizeof a.sun_path, "%s", sock) >= (int)sizeof a.sun_path)
+                return -ENAMETOOLONG;
+        struct timeval limit = { .tv_sec = HELLO_SECONDS };
+        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        /* An agent that does not accept must not hold up the start: this bounds connect. */
+        if (fd >= 0)
+                (void)setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+        if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a) < 0)
+                return -errno;
+        return steal_fd(&fd);
+}
+
+static int peer_pidfd(int fd)
+{
+        int pidfd;
+        socklen_t n = sizeof pidfd;
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &n) == 0)
+                return pidfd;
+        struct ucred cred; /* before Linux 6.5 */
+        n = sizeof cred;
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &n) < 0)
+                return -errno;
+        pidfd = sys_pidfd_open(cred.pid, 0);
+        return pidfd < 0 ? -errno : pidfd;
+}
+
+struct loaded {
+        struct boxes *bs;
+        struct box **list;
+        size_t count, cap;
+};
+
+static void collect(struct box *b, void *user)
+{
+        struct loaded *l = user;
+        if (l->count == l->cap) {
+                size_t cap = l->cap ? l->cap * 2 : 64;
+                struct box **list = realloc(l->list, cap * sizeof *list);
+                if (!list) {
+                        box_unref(b);
+                        return;
+                }
+                l->list = list;
+                l->cap = cap;
+        }
+        l->list[l->count++] = b;
+}
+
+static bool adopt_one(struct boxes *bs, struct box *b)
+{
+        char sock[64];
+        engine_socket_name(b->name, sock, sizeof sock);
+        _cleanup_close_ int fd = connect_agent(sock);
+        if (fd < 0)
+                return false;
+        b->pidfd = peer_pidfd(fd);
+        if (b->pidfd < 0 || engine_adopt(bs->engine, b->slot, b->pidfd) < 0)
+                return false;
+        registry_add(&bs->registry, b);
+        if (boxes_box_started(bs, b) == 0)
+                return true;
+        registry_remove(&bs->registry, b);
+        return false;
+}
+
+/* The slot of an agent that no row tells of. */
+static int ask_slot(int fd, unsigned *ret_slot)
+{
+        struct timeval limit = { .tv_sec = HELLO_SECONDS };
+        (void)setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        _cleanup_buf_ struct buf b = { 0 };
+        struct frame f;
+        enum field tag;
+        struct str v;
+        uint64_t n;
+        if (frame_write(fd, FRAME_PING, NULL, 0) < 0 || frame_read(fd, &b, &f) <= 0 || f.type != FRAME_HELLO)
+                return -EIO;
+        while (field_next(&f.payload, &tag, &v) > 0)
+                if (tag == FIELD_COUNT && field_u64(v, &n)) {
+                        *ret_slot = (unsigned)n;
+                        return 0;
+                }
+        return -EIO;
+}
+
+static void on_orphan_gone(int code, const char *msg, void *user)
+{
+        struct boxes *bs = user;
+        if (code < 0)
+                log_line(LOG_WARN, "cannot end an orphan", "error", msg, NULL);
+        boxes_transit(bs, -1);
+}
+
+/* Made, but never told to anybody: a pooled one, or one whose maker died too early. */
+static void end_orphan(struct boxes *bs, const char *sock)
+{
+        char name[BOX_NAME_BYTES];
+        size_t n = strlen(sock) - strlen(".sock");
+        unsigned slot;
+        _cleanup_close_ int fd = connect_agent(sock);
+        _cleanup_close_ int pidfd = fd < 0 ? -1 : peer_pidfd(fd);
+        if (n >= sizeof name || fd < 0 || pidfd < 0 || ask_slot(fd, &slot) < 0 ||
+            engine_adopt(bs->engine, slot, pidfd) < 0) {
+                (void)unlink(sock);
+                return;
+        }
+        memcpy(name, sock, n);
+        name[n] = '\0';
+        log_line(LOG_INFO, "ending a sandbox that belongs to nobody", "pod", name, NULL);
+        boxes_transit(bs, 1);
+        engine_destroy(bs->engine, name, slot, pidfd, on_orphan_gone, bs);
+}
+
+static bool is_known(const struct loaded *l, const char *sock)
+{
+        for (size_t i = 0; i < l->count; i++) {
+                char name[64];
+                if (!l->list[i])
+                        continue;
+                engine_socket_name(l->list[i]->name, name, sizeof name);
+                if (strcmp(name, sock) == 0)
+                        return true;
+        }
+        return false;
+}
+
+/* Names first: ending one changes the directory. */
+static int scan_sockets(struct boxes *bs, const struct loaded *l, struct err *e)
+{
+        DIR *d = opendir(".");
+        if (!d)
+                return fail_host(e, -errno, "cannot read the run directory: %s", strerror(errno));
+        _cleanup_buf_ struct buf names = { 0 };
+        for (struct dirent *de; (de = readdir(d));) {
+                size_t n = strlen(de->d_name);
+                if (n > 5 && strcmp(de->d_name + n - 5, ".sock") == 0 && !is_known(l, de->d_name))
+                        buf_add(&names, de->d_name, n + 1);
+        }
+        (void)closedir(d);
+        for (size_t at = 0; at < names.len; at += strlen(names.data + at) + 1)
+                end_orphan(bs, names.data + at);
+        return 0;
+}
+
+int boxes_adopt(struct boxes *bs, unsigned *ret_adopted, unsigned *ret_lost, struct err *e)
+{
+        struct loaded l = { .bs = bs };
+        unsigned adopted = 0, lost = 0;
+        int r = store_load(bs->store, collect, &l, e);
+        for (size_t i = 0; r == 0 && i < l.count; i++) {
+                struct box *b = l.list[i];
+                if (adopt_one(bs, b)) {
+                        adopted++;
+                        continue;
+                }
+                struct err ignored;
+                log_line(LOG_WARN, "a sandbox did not outlive the last server", "id", b->id, "pod", b->name, NULL);
+                (void)store_delete(bs->store, b, &ignored);
+                box_unref(b);
+                l.list[i] = NULL;
+                lost++;
+        }
+        /* Sweeping before orphans are ended: their groups are then known as taken. */
+        if (r == 0)
+                r = scan_sockets(bs, &l, e);
+        free(l.list);
+        *ret_adopted = adopted;
+        *ret_lost = lost;
+        return r;
+}

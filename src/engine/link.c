@@ -1,0 +1,208 @@
+#include "engine/link.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "engine/engine.h"
+
+#define READ_BYTES (256 * 1024)
+
+struct link {
+        uv_poll_t poll;
+        int fd;
+        struct buf in, out;
+        const struct link_handlers *h;
+        void *user;
+        bool paused, closed, in_callback;
+};
+
+static void link_freed(uv_handle_t *handle)
+{
+        struct link *l = handle->data;
+        close_fd(&l->fd);
+        buf_free(&l->in);
+        buf_free(&l->out);
+        free(l);
+}
+
+void link_close(struct link *l)
+{
+        if (l->closed)
+                return;
+        l->closed = true;
+        (void)uv_poll_stop(&l->poll);
+        /* Now, not when the loop gets to it: the agent shall see it at once. */
+        (void)shutdown(l->fd, SHUT_RDWR);
+        uv_close((uv_handle_t *)&l->poll, link_freed);
+}
+
+static void link_ended(struct link *l, int code)
+{
+        if (l->closed)
+                return;
+        l->h->on_end(l, code, l->user);
+        link_close(l);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events);
+
+static void link_watch(struct link *l)
+{
+        int events = (l->paused ? 0 : UV_READABLE) | (l->out.len ? UV_WRITABLE : 0);
+        if (events)
+                (void)uv_poll_start(&l->poll, events, on_poll);
+        else
+                (void)uv_poll_stop(&l->poll);
+}
+
+/* Hands out every whole frame. Pausing in a callback stops it; the rest waits in l->in. */
+static void take_frames(struct link *l)
+{
+        size_t at = 0;
+        while (!l->closed && !l->paused) {
+                struct frame f;
+                size_t used;
+                int r = frame_take(l->in.data + at, l->in.len - at, &f, &used);
+                if (r == 0)
+                        break;
+                if (r < 0) {
+                        link_ended(l, r);
+                        return;
+                }
+                l->in_callback = true;
+                l->h->on_frame(l, &f, l->user);
+                l->in_callback = false;
+                at += used;
+        }
+        if (!l->closed)
+                buf_consume(&l->in, at);
+}
+
+static void link_read(struct link *l)
+{
+        if (!buf_reserve(&l->in, READ_BYTES / 4)) {
+                link_ended(l, -ENOMEM);
+                return;
+        }
+        size_t room = l->in.cap - l->in.len;
+        ssize_t n = recv(l->fd, l->in.data + l->in.len, room < READ_BYTES ? room : READ_BYTES, 0);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+                return;
+        if (n <= 0) {
+                link_ended(l, n < 0 ? -errno : 0);
+                return;
+        }
+        l->in.len += (size_t)n;
+        take_frames(l);
+}
+
+static void link_flush(struct link *l)
+{
+        while (l->out.len) {
+                ssize_t w = send(l->fd, l->out.data, l->out.len, MSG_NOSIGNAL);
+                if (w < 0) {
+                        /* An agent that failed answers before it hangs up: keep reading. */
+                        if (errno != EAGAIN && errno != EINTR)
+                                l->out.len = 0;
+                        break;
+                }
+                buf_consume(&l->out, (size_t)w);
+        }
+        link_watch(l);
+        if (!l->out.len && l->h->on_drain)
+                l->h->on_drain(l, l->user);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+        struct link *l = poll->data;
+        if (status < 0) {
+                link_ended(l, status);
+                return;
+        }
+        if (events & UV_READABLE)
+                link_read(l);
+        if (!l->closed && (events & UV_WRITABLE))
+                link_flush(l);
+}
+
+size_t link_send(struct link *l, enum frame_type type, const void *p, size_t n)
+{
+        unsigned char head[FRAME_HEAD_BYTES];
+        frame_head(head, type, (uint32_t)n);
+        size_t sent = 0;
+        if (l->closed)
+                return 0;
+        if (!l->out.len) {
+                struct iovec iov[2] = { { head, sizeof head }, { (void *)(uintptr_t)p, n } };
+                struct msghdr h = { .msg_iov = iov, .msg_iovlen = n ? 2 : 1 };
+                ssize_t w = sendmsg(l->fd, &h, MSG_NOSIGNAL);
+                if (w < 0 && errno != EAGAIN && errno != EINTR)
+                        return 0; /* the agent hung up; its answer is on the way */
+                sent = w > 0 ? (size_t)w : 0;
+        }
+        if (sent < sizeof head)
+                buf_add(&l->out, head + sent, sizeof head - sent);
+        size_t body = sent > sizeof head ? sent - sizeof head : 0;
+        if (body < n)
+                buf_add(&l->out, (const char *)p + body, n - body);
+        if (l->out.len)
+                link_watch(l);
+        return l->out.len;
+}
+
+void link_pause(struct link *l)
+{
+        l->paused = true;
+        if (!l->closed)
+                link_watch(l);
+}
+
+void link_resume(struct link *l)
+{
+        if (!l->paused || l->closed)
+                return;
+        l->paused = false;
+        if (!l->in_callback) /* else the loop that called us goes on by itself */
+                take_frames(l);
+        if (!l->closed)
+                link_watch(l);
+}
+
+int link_open(uv_loop_t *loop, const char *box_name, struct buf *request, const struct link_handlers *h,
+              void *user, struct link **ret, struct err *e)
+{
+        struct sockaddr_un a = { .sun_family = AF_UNIX };
+        engine_socket_name(box_name, a.sun_path, sizeof a.sun_path);
+        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd < 0)
+                return fail_host(e, -errno, "no socket: %s", strerror(errno));
+        if (connect(fd, (struct sockaddr *)&a, sizeof a) < 0)
+                return fail_host(e, -errno, "the sandbox does not answer: %s", strerror(errno));
+        struct link *l = calloc(1, sizeof *l);
+        int r = l ? uv_poll_init(loop, &l->poll, fd) : -ENOMEM;
+        if (r < 0) {
+                free(l);
+                return fail_host(e, r, "cannot watch a socket: %s", strerror(-r));
+        }
+        l->fd = steal_fd(&fd);
+        l->h = h;
+        l->user = user;
+        l->poll.data = l;
+        l->out = *request;
+        *request = (struct buf){ 0 };
+        while (l->out.len) {
+                ssize_t w = send(l->fd, l->out.data, l->out.len, MSG_NOSIGNAL);
+                if (w < 0)
+                        break;
+                buf_consume(&l->out, (size_t)w);
+        }
+        link_watch(l);
+        *ret = l;
+        return 0;
+}
