@@ -1,0 +1,4 @@
+/* `cloche serve` */
+#pragma once
+
+int serve_main(int argc, char **argv);
