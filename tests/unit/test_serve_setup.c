@@ -1,0 +1,188 @@
+#include "cli/serve_setup.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+static char top[] = "/tmp/cloche-test-setup-XXXXXX";
+
+static struct config config_for(char *state_dir, char *listen_on)
+{
+        return (struct config){ .state_dir = state_dir, .listen = listen_on };
+}
+
+static void test_state(void)
+{
+        char dir[128], path[160];
+        struct setup s;
+        struct err e = { 0 };
+        struct stat st;
+        (void)snprintf(dir, sizeof dir, "%s/deep/er/state", top);
+        struct config c = config_for(dir, NULL);
+        CHECK_INT(setup_state(&s, &c, &e), 0);
+        static const char *const made[] = { "", "/run", "/stage" };
+        for (unsigned i = 0; i < 3; i++) {
+                (void)snprintf(path, sizeof path, "%s%s", dir, made[i]);
+                CHECK(stat(path, &st) == 0 && S_ISDIR(st.st_mode) && (st.st_mode & 0777) == 0700); /* ours alone */
+        }
+        (void)snprintf(path, sizeof path, "%s/lock", dir);
+        CHECK(stat(path, &st) == 0 && (st.st_mode & 0777) == 0600);
+        (void)snprintf(path, sizeof path, "%s/run", dir);
+        CHECK_STR(s.run_dir, path);
+        CHECK(s.lock_fd >= 0 && (fcntl(s.lock_fd, F_GETFD) & FD_CLOEXEC));
+        setup_free(&s);
+        CHECK_INT(setup_state(&s, &c, &e), 0); /* all is there already: fine */
+        setup_free(&s);
+}
+
+static void test_lock(void)
+{
+        char dir[128];
+        struct setup a, b;
+        struct err e = { 0 };
+        (void)snprintf(dir, sizeof dir, "%s/state", top);
+        struct config c = config_for(dir, NULL);
+        CHECK_INT(setup_state(&a, &c, &e), 0);
+        CHECK_INT(setup_state(&b, &c, &e), -EBUSY);
+        CHECK_INT(e.blame, ERR_USER);
+        CHECK(strstr(e.msg, "another cloche serves from") && strstr(e.msg, dir));
+        setup_free(&b);
+        setup_free(&a);
+        CHECK_INT(setup_state(&b, &c, &e), 0); /* free again */
+        setup_free(&b);
+        /* one that died without a word holds nothing */
+        pid_t pid = fork();
+        if (pid == 0) {
+                struct setup d;
+                _exit(setup_state(&d, &c, &e) == 0 ? 0 : 1);
+        }
+        int status = -1;
+        (void)waitpid(pid, &status, 0);
+        CHECK_INT(status, 0);
+        CHECK_INT(setup_state(&b, &c, &e), 0);
+        setup_free(&b);
+}
+
+static void test_bad_directories(void)
+{
+        char file[128], below[160], longest[5000];
+        struct setup s;
+        struct err e = { 0 };
+        (void)snprintf(file, sizeof file, "%s/file", top);
+        (void)close(open(file, O_CREAT | O_WRONLY, 0600));
+        (void)snprintf(below, sizeof below, "%s/state", file);
+        struct config c = config_for(below, NULL);
+        CHECK_INT(setup_state(&s, &c, &e), -ENOTDIR);
+        CHECK(strstr(e.msg, below) != NULL);
+        setup_free(&s);
+        memset(longest, 'x', sizeof longest);
+        longest[0] = '/';
+        longest[sizeof longest - 1] = '\0';
+        c.state_dir = longest;
+        CHECK_INT(setup_state(&s, &c, &e), -ENAMETOOLONG);
+        setup_free(&s);
+}
+
+static bool connects(int family, const void *a, socklen_t n)
+{
+        int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        bool ok = connect(fd, a, n) == 0;
+        (void)close(fd);
+        return ok;
+}
+
+static void test_listen_tcp(void)
+{
+        char any[] = "127.0.0.1:0", taken[32], bad[] = "127.0.0.1:notaport";
+        struct err e = { 0 };
+        struct config c = config_for(NULL, any);
+        int fd = setup_listen(&c, &e);
+        CHECK(fd >= 0);
+        struct sockaddr_in a;
+        socklen_t n = sizeof a;
+        if (fd < 0 || getsockname(fd, (struct sockaddr *)&a, &n) < 0)
+                SKIP("port 0 is not allowed");
+        CHECK(a.sin_addr.s_addr == htonl(INADDR_LOOPBACK));
+        CHECK(connects(AF_INET, &a, n));
+        CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+        CHECK(fcntl(fd, F_GETFL) & O_NONBLOCK);
+        (void)snprintf(taken, sizeof taken, "127.0.0.1:%u", ntohs(a.sin_port));
+        c.listen = taken;
+        CHECK_INT(setup_listen(&c, &e), -EADDRINUSE);
+        CHECK(strstr(e.msg, taken) != NULL);
+        c.listen = bad;
+        CHECK(setup_listen(&c, &e) < 0);
+        (void)close(fd);
+}
+
+static void test_listen_unix(void)
+{
+        char where[128];
+        struct err e = { 0 };
+        struct stat st;
+        struct sockaddr_un a = { .sun_family = AF_UNIX };
+        (void)snprintf(where, sizeof where, "unix:%s/l.sock", top);
+        (void)snprintf(a.sun_path, sizeof a.sun_path, "%s/l.sock", top);
+        struct config c = config_for(NULL, where);
+        mode_t before = umask(022);
+        int fd = setup_listen(&c, &e);
+        CHECK_INT(umask(before), 022); /* left as it was */
+        CHECK(fd >= 0);
+        CHECK(stat(where + 5, &st) == 0 && S_ISSOCK(st.st_mode) && (st.st_mode & 077) == 0);
+        CHECK(connects(AF_UNIX, &a, sizeof a));
+        (void)close(fd);
+        CHECK(!connects(AF_UNIX, &a, sizeof a));
+        fd = setup_listen(&c, &e); /* what a server that died left behind is in nobody's way */
+        CHECK(fd >= 0 && connects(AF_UNIX, &a, sizeof a));
+        (void)close(fd);
+        (void)unlink(where + 5);
+}
+
+/* A slip of the finger must not cost a file. */
+static void test_bug_listen_removes_files(void)
+{
+        char where[128];
+        struct err e = { 0 };
+        (void)snprintf(where, sizeof where, "unix:%s/precious", top);
+        (void)close(open(where + 5, O_CREAT | O_WRONLY, 0600));
+        struct config c = config_for(NULL, where);
+        CHECK_INT(setup_listen(&c, &e), -EADDRINUSE);
+        struct stat st;
+        CHECK(stat(where + 5, &st) == 0 && S_ISREG(st.st_mode));
+}
+
+static void test_image_index(void)
+{
+        char host[] = "host", other[] = "other";
+        static struct setup s;
+        s.images[0].name = host;
+        s.images[1].name = other;
+        s.image_count = 2;
+        CHECK_INT(setup_image_index(&s, "host"), 0);
+        CHECK_INT(setup_image_index(&s, "other"), 1);
+        CHECK_INT(setup_image_index(&s, "others"), -ENOENT);
+        CHECK_INT(setup_image_index(&s, ""), -ENOENT);
+}
+
+int main(void)
+{
+        char rm[128];
+        if (!mkdtemp(top))
+                return 1;
+        RUN(test_state);
+        RUN(test_lock);
+        RUN(test_bad_directories);
+        RUN(test_listen_tcp);
+        RUN(test_listen_unix);
+        RUN(test_bug_listen_removes_files);
+        RUN(test_image_index);
+        (void)snprintf(rm, sizeof rm, "rm -rf '%s'", top);
+        return system(rm) == 0 ? check_done() : 1;
+}
