@@ -1,6 +1,7 @@
 /* The agent's side of the unix socket: accept, one request frame, one answer. Requests are
  * read exactly, never a byte past their frame: what follows belongs to the worker that
- * the connection may be handed to. */
+ * the connection may be handed to. After an exec's answer the connection waits for the
+ * next request; after any other it is closed. */
 #include "agent/conn.h"
 
 #include <errno.h>
@@ -21,7 +22,7 @@ struct conn {
         struct source src;
         struct buf in, out;
         struct exec *exec;
-        bool finishing;
+        bool finishing, reusable, watches_out;
 };
 
 static struct {
@@ -38,6 +39,13 @@ static void conn_free(struct conn *c)
         free(c);
 }
 
+static void conn_watch(struct conn *c, bool out)
+{
+        if (c->watches_out != out)
+                (void)loop_mod(&c->src, out ? EPOLLOUT : EPOLLIN | EPOLLRDHUP);
+        c->watches_out = out;
+}
+
 static void conn_flush(struct conn *c)
 {
         while (c->out.len) {
@@ -46,14 +54,21 @@ static void conn_flush(struct conn *c)
                         if (errno == EINTR)
                                 continue;
                         if (errno == EAGAIN) {
-                                (void)loop_mod(&c->src, EPOLLOUT);
+                                conn_watch(c, true);
                                 return;
                         }
+                        c->reusable = false;
                         break;
                 }
                 buf_consume(&c->out, (size_t)w);
         }
-        conn_free(c);
+        if (!c->reusable) {
+                conn_free(c);
+                return;
+        }
+        conn_watch(c, false);
+        c->finishing = c->reusable = false;
+        buf_free(&c->out);
 }
 
 void conn_finish(struct conn *c, struct buf *frames)
@@ -110,12 +125,10 @@ static void conn_request(struct conn *c, const struct frame *f)
                 say_hello(c);
                 return;
         case FRAME_EXEC: {
+                c->reusable = true;
                 struct exec *x = exec_start(c, f->payload);
-                if (!x)
-                        return;
-                c->exec = x;
-                /* Nothing more is to be read; bytes that come anyway must not wake us. */
-                (void)loop_mod(&c->src, EPOLLRDHUP);
+                if (x) /* else c has its answer, and may be gone */
+                        c->exec = x;
                 return;
         }
         case FRAME_TAR:
@@ -181,11 +194,11 @@ static void on_conn(struct source *s, uint32_t events)
                 conn_read(c);
                 return;
         }
-        if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {
-                struct exec *x = c->exec;
-                conn_free(c);
-                exec_abandon(x);
-        }
+        /* The asker left. It has nothing to say during an exec either: who does is not in
+         * step with us. */
+        struct exec *x = c->exec;
+        conn_free(c);
+        exec_abandon(x);
 }
 
 static void on_accept(struct source *s, uint32_t events)

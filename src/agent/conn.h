@@ -8,7 +8,8 @@
 
 struct conn;
 
-/* Queues frames and closes the connection once they are out; the conn is then gone. */
+/* Queues the answer. Once it is out the connection is closed, or (an exec's) waits for the
+ * next request. Either way the caller is done with it. */
 void conn_finish(struct conn *c, struct buf *frames);
 /* A FAIL frame with code, blame and sentence, then as conn_finish. */
 void conn_fail(struct conn *c, int code, enum err_blame blame, const char *fmt, ...) _printf_(4, 5);

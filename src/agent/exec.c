@@ -34,6 +34,8 @@
 
 struct stream {
         struct source src;
+        int hold; /* our copy of the write end: else a command's end would wake us once for
+                   * each pipe before its exit does */
         struct exec *x; /* NULL: the exec is over, drop what comes */
         struct capture kept;
 };
@@ -80,6 +82,7 @@ static uint64_t oom_kills(void)
 static void stream_close(struct stream *st)
 {
         loop_remove(&st->src);
+        close_fd(&st->hold);
         if (st->x)
                 for (unsigned i = 0; i < 2; i++)
                         if (st->x->stream[i] == st)
@@ -119,7 +122,7 @@ static void on_output(struct source *s, uint32_t events)
                 loop_remove(&st->src); /* the capture is still needed for the answer */
 }
 
-static struct stream *stream_open(struct exec *x, size_t cap, int *ret_write)
+static struct stream *stream_open(struct exec *x, size_t cap)
 {
         int p[2];
         struct stream *st = calloc(1, sizeof *st);
@@ -129,6 +132,7 @@ static struct stream *stream_open(struct exec *x, size_t cap, int *ret_write)
         }
         (void)fcntl(p[0], F_SETFL, O_NONBLOCK);
         st->src = (struct source){ p[0], on_output };
+        st->hold = p[1];
         st->x = x;
         capture_init(&st->kept, cap);
         if (loop_add(&st->src, EPOLLIN) < 0) {
@@ -137,7 +141,6 @@ static struct stream *stream_open(struct exec *x, size_t cap, int *ret_write)
                 free(st);
                 return NULL;
         }
-        *ret_write = p[1];
         return st;
 }
 
@@ -147,7 +150,7 @@ static bool tree_alive(const struct exec *x)
 }
 
 /* The exec is over; what its left-behind processes still write is read and dropped. */
-static void streams_let_go(struct exec *x)
+static void streams_let_go(struct exec *x, bool alive)
 {
         for (unsigned i = 0; i < 2; i++) {
                 struct stream *st = x->stream[i];
@@ -155,10 +158,12 @@ static void streams_let_go(struct exec *x)
                         continue;
                 x->stream[i] = NULL;
                 st->x = NULL;
-                if (st->src.fd < 0 || !tree_alive(x))
+                if (st->src.fd < 0 || !alive)
                         stream_close(st);
-                else
+                else {
                         capture_free(&st->kept);
+                        close_fd(&st->hold); /* the end is the last writer's now */
+                }
         }
 }
 
@@ -171,9 +176,10 @@ static void exec_free(struct exec *x)
                         *at = x->next;
                         break;
                 }
-        streams_let_go(x);
+        bool alive = tree_alive(x);
+        streams_let_go(x, alive);
         supervise_close(&x->sup);
-        group_put(x->group);
+        group_put(x->group, !alive);
         execs.count--;
         free(x);
 }
@@ -228,8 +234,8 @@ static void exec_answer(struct exec *x)
         frame_finish(&out, mark);
         struct conn *c = x->conn;
         x->conn = NULL;
+        conn_finish(c, &out); /* first: somebody waits for it */
         exec_free(x);
-        conn_finish(c, &out);
 }
 
 static void arm_deadline(void);
@@ -410,7 +416,7 @@ static void on_supervised(struct source *src, uint32_t events)
                 arm_deadline();
 }
 
-static struct exec *exec_new(struct conn *c, const struct exec_request *q, int w[2])
+static struct exec *exec_new(struct conn *c, const struct exec_request *q)
 {
         struct exec *x = calloc(1, sizeof *x);
         if (!x)
@@ -420,8 +426,8 @@ static struct exec *exec_new(struct conn *c, const struct exec_request *q, int w
         x->next = execs.list;
         execs.list = x;
         execs.count++;
-        x->stream[0] = stream_open(x, q->output_cap, &w[0]);
-        x->stream[1] = x->stream[0] ? stream_open(x, q->output_cap, &w[1]) : NULL;
+        x->stream[0] = stream_open(x, q->output_cap);
+        x->stream[1] = x->stream[0] ? stream_open(x, q->output_cap) : NULL;
         x->group = group_take();
         if (!x->stream[1] || (execs.p->cg.cmd_dir >= 0 && !x->group)) {
                 exec_free(x);
@@ -434,7 +440,6 @@ struct exec *exec_start(struct conn *c, struct str payload)
 {
         _cleanup_(exec_request_free) struct exec_request q = { 0 };
         struct err e = { 0 };
-        int w[2] = { -1, -1 };
         int r = exec_request_parse(payload, &q, &e);
         if (r < 0) {
                 conn_fail(c, r, e.blame, "%s", e.msg);
@@ -445,10 +450,8 @@ struct exec *exec_start(struct conn *c, struct str payload)
                           LIMIT_EXECS_PER_BOX);
                 return NULL;
         }
-        struct exec *x = exec_new(c, &q, w);
+        struct exec *x = exec_new(c, &q);
         if (!x) {
-                close_fd(&w[0]);
-                close_fd(&w[1]);
                 conn_fail(c, -ENOMEM, ERR_HOST, "the agent has no room for another command");
                 return NULL;
         }
@@ -457,12 +460,10 @@ struct exec *exec_start(struct conn *c, struct str payload)
         x->started = now_ns();
         x->deadline = x->started + q.timeout_ms * NS_PER_MS;
         struct spawn s = { .argv = q.argv, .envp = q.envp, .workdir = q.workdir, .uid = execs.p->user_uid,
-                           .in = execs.null_fd, .out = w[0], .err = w[1], .tasks = execs.p->cg.tasks,
+                           .in = execs.null_fd, .out = x->stream[0]->hold, .err = x->stream[1]->hold, .tasks = execs.p->cg.tasks,
                            .cpus = execs.p->cpus,
                            .pids = execs.p->cg.cmd_dir < 0 ? execs.p->pids : 0 };
         pid_t pid = start_leader(x, &s);
-        close_fd(&w[0]);
-        close_fd(&w[1]);
         if (pid < 0) {
                 exec_free(x);
                 fail_spawn(c, &s, &q);

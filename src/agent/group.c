@@ -59,7 +59,7 @@ static struct group *group_make(void)
         struct group *g = events < 0 ? NULL : malloc(sizeof *g);
         if (!g)
                 return NULL;
-        *g = (struct group){ steal_fd(&dir), steal_fd(&events), groups.next_number++, false, false };
+        *g = (struct group){ steal_fd(&dir), steal_fd(&events), groups.next_number++, false, false, true };
         groups.all[groups.count++] = g;
         return g;
 }
@@ -88,7 +88,7 @@ struct group *group_take(void)
         struct group *g = NULL;
         for (unsigned i = 0; i < groups.count && !g;) {
                 struct group *at = groups.all[i];
-                if (at->busy || group_populated(at))
+                if (at->busy || (!at->empty && group_populated(at)))
                         i++;
                 else if (at->killed)
                         group_remove(i); /* the last one moved here: look again */
@@ -102,8 +102,10 @@ struct group *group_take(void)
         return g;
 }
 
-void group_put(struct group *g)
+void group_put(struct group *g, bool empty)
 {
-        if (g)
-                g->busy = false;
+        if (!g)
+                return;
+        g->busy = false;
+        g->empty = empty;
 }

@@ -10,14 +10,15 @@ struct group {
         unsigned number;
         bool busy;
         bool killed; /* cgroup.kill was used: not to be used again */
+        bool empty;  /* known so; else ask the kernel */
 };
 
 /* Makes the first group ahead of its use. */
 void group_setup(int cmd_dir);
 /* A free, empty group; NULL when there is no unified hierarchy or no more can be made. */
 struct group *group_take(void);
-/* Gives it back. It is handed out again only once nothing lives in it: a background
- * process that its exec left behind keeps it. */
-void group_put(struct group *g);
+/* Gives it back; empty says that nothing lives in it now. It is handed out again only then:
+ * a background process that its exec left behind keeps it. */
+void group_put(struct group *g, bool empty);
 bool group_populated(const struct group *g);
 int group_kill(struct group *g);

@@ -74,12 +74,15 @@ static int arrange_fds(struct spawn *s)
 static void set_affinity(unsigned cpus)
 {
         cpu_set_t all, ours;
-        int at = sched_getcpu();
-        if (at < 0 || sched_getaffinity(0, sizeof all, &all) < 0 || cpus >= (unsigned)CPU_COUNT(&all))
+        unsigned at;
+        /* The raw call: libc's answer is in the thread's own memory, which is the agent's
+         * here, and would move every command to the agent's processor. */
+        if (sched_getaffinity(0, sizeof all, &all) < 0 || cpus >= (unsigned)CPU_COUNT(&all) ||
+            syscall(SYS_getcpu, &at, NULL, NULL) < 0)
                 return;
         CPU_ZERO(&ours);
         for (int i = 0; i < CPU_SETSIZE && cpus; i++) {
-                int cpu = (at + i) % CPU_SETSIZE;
+                int cpu = (int)((at + (unsigned)i) % CPU_SETSIZE);
                 if (CPU_ISSET(cpu, &all)) {
                         CPU_SET(cpu, &ours);
                         cpus--;

@@ -26,6 +26,7 @@
 #define LIMIT_EXEC_TIMEOUT_SECONDS 86400   /* the longest that may be asked for */
 #define DEFAULT_EXEC_TIMEOUT_SECONDS 30
 #define LIMIT_EXECS_PER_BOX 256            /* running at once in one sandbox */
+#define LIMIT_PARKED_LINKS 256             /* idle connections to agents; an fd each, on both sides */
 #define EXEC_HEARTBEAT_MS 10000            /* white space before a slow exec's JSON */
 
 /* --- sandboxes --- */

@@ -18,6 +18,7 @@
 #include "base/log.h"
 #include "cli/serve_setup.h"
 #include "engine/engine.h"
+#include "engine/link.h"
 #include "os/landlock.h"
 #include "os/probe.h"
 
@@ -42,6 +43,7 @@ struct server {
 static void on_boxes_idle(void *user)
 {
         struct server *s = user;
+        link_close_parked();
         engine_close(s->engine);
         boxes_free(&s->boxes);
         store_close(s->store);

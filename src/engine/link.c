@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/limits.h"
 #include "engine/engine.h"
 
 #define READ_BYTES (256 * 1024)
@@ -15,11 +16,28 @@
 struct link {
         uv_poll_t poll;
         int fd;
+        struct sockaddr_un peer;
         struct buf in, out;
+        size_t taken; /* of in, with the frame that is being handed out */
         const struct link_handlers *h;
         void *user;
-        bool paused, closed, in_callback;
+        struct link *older, *newer; /* while it is parked */
+        bool paused, closed, parked, in_callback;
 };
+
+static struct {
+        struct link *oldest, *newest;
+        unsigned count;
+} parked;
+
+static void unpark(struct link *l)
+{
+        *(l->older ? &l->older->newer : &parked.oldest) = l->newer;
+        *(l->newer ? &l->newer->older : &parked.newest) = l->older;
+        l->older = l->newer = NULL;
+        l->parked = false;
+        parked.count--;
+}
 
 static void link_freed(uv_handle_t *handle)
 {
@@ -34,11 +52,35 @@ void link_close(struct link *l)
 {
         if (l->closed)
                 return;
+        if (l->parked)
+                unpark(l);
         l->closed = true;
         (void)uv_poll_stop(&l->poll);
         /* Now, not when the loop gets to it: the agent shall see it at once. */
         (void)shutdown(l->fd, SHUT_RDWR);
         uv_close((uv_handle_t *)&l->poll, link_freed);
+}
+
+void link_done(struct link *l)
+{
+        /* Anything but silence on both sides means that the two are not in step. */
+        if (l->closed || l->paused || l->out.len || !l->in_callback || l->in.len != l->taken) {
+                link_close(l);
+                return;
+        }
+        buf_free(&l->out);
+        l->parked = true;
+        l->older = parked.newest;
+        *(l->older ? &l->older->newer : &parked.oldest) = l;
+        parked.newest = l;
+        if (++parked.count > LIMIT_PARKED_LINKS)
+                link_close(parked.oldest);
+}
+
+void link_close_parked(void)
+{
+        while (parked.oldest)
+                link_close(parked.oldest);
 }
 
 static void link_ended(struct link *l, int code)
@@ -64,7 +106,7 @@ static void link_watch(struct link *l)
 static void take_frames(struct link *l)
 {
         size_t at = 0;
-        while (!l->closed && !l->paused) {
+        while (!l->closed && !l->paused && !l->parked) {
                 struct frame f;
                 size_t used;
                 int r = frame_take(l->in.data + at, l->in.len - at, &f, &used);
@@ -74,12 +116,15 @@ static void take_frames(struct link *l)
                         link_ended(l, r);
                         return;
                 }
+                at += used;
+                l->taken = at;
                 l->in_callback = true;
                 l->h->on_frame(l, &f, l->user);
                 l->in_callback = false;
-                at += used;
         }
-        if (!l->closed)
+        if (l->parked)
+                buf_free(&l->in); /* idle ones are many: keep them small */
+        else if (!l->closed)
                 buf_consume(&l->in, at);
 }
 
@@ -121,6 +166,10 @@ static void link_flush(struct link *l)
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
         struct link *l = poll->data;
+        if (l->parked) { /* the agent went, or talks out of turn */
+                link_close(l);
+                return;
+        }
         if (status < 0) {
                 link_ended(l, status);
                 return;
@@ -174,15 +223,32 @@ void link_resume(struct link *l)
                 link_watch(l);
 }
 
-int link_open(uv_loop_t *loop, const char *box_name, struct buf *request, const struct link_handlers *h,
-              void *user, struct link **ret, struct err *e)
+/* The youngest parked link to that agent with the request sent on it; NULL when there is
+ * none that still works. */
+static struct link *take_parked(const struct sockaddr_un *a, struct buf *request)
 {
-        struct sockaddr_un a = { .sun_family = AF_UNIX };
-        engine_socket_name(box_name, a.sun_path, sizeof a.sun_path);
+        for (struct link *l = parked.newest, *older; l; l = older) {
+                older = l->older;
+                if (strcmp(l->peer.sun_path, a->sun_path) != 0)
+                        continue;
+                ssize_t w = send(l->fd, request->data, request->len, MSG_NOSIGNAL);
+                if (w < 0) { /* its agent is gone, and the loop has not told us yet */
+                        link_close(l);
+                        continue;
+                }
+                unpark(l);
+                buf_consume(request, (size_t)w);
+                return l;
+        }
+        return NULL;
+}
+
+static int link_connect(uv_loop_t *loop, const struct sockaddr_un *a, struct link **ret, struct err *e)
+{
         _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
                 return fail_host(e, -errno, "no socket: %s", strerror(errno));
-        if (connect(fd, (struct sockaddr *)&a, sizeof a) < 0)
+        if (connect(fd, (const struct sockaddr *)a, sizeof *a) < 0)
                 return fail_host(e, -errno, "the sandbox does not answer: %s", strerror(errno));
         struct link *l = calloc(1, sizeof *l);
         int r = l ? uv_poll_init(loop, &l->poll, fd) : -ENOMEM;
@@ -191,9 +257,24 @@ int link_open(uv_loop_t *loop, const char *box_name, struct buf *request, const 
                 return fail_host(e, r, "cannot watch a socket: %s", strerror(-r));
         }
         l->fd = steal_fd(&fd);
+        l->peer = *a;
+        l->poll.data = l;
+        *ret = l;
+        return 0;
+}
+
+int link_open(uv_loop_t *loop, const char *box_name, struct buf *request, const struct link_handlers *h,
+              void *user, struct link **ret, struct err *e)
+{
+        struct sockaddr_un a = { .sun_family = AF_UNIX };
+        engine_socket_name(box_name, a.sun_path, sizeof a.sun_path);
+        struct link *l = take_parked(&a, request);
+        bool fresh = !l;
+        int r = fresh ? link_connect(loop, &a, &l, e) : 0;
+        if (r < 0)
+                return r;
         l->h = h;
         l->user = user;
-        l->poll.data = l;
         l->out = *request;
         *request = (struct buf){ 0 };
         while (l->out.len) {
@@ -202,7 +283,8 @@ int link_open(uv_loop_t *loop, const char *box_name, struct buf *request, const 
                         break;
                 buf_consume(&l->out, (size_t)w);
         }
-        link_watch(l);
+        if (fresh || l->out.len) /* a parked one is watched for reading already */
+                link_watch(l);
         *ret = l;
         return 0;
 }

@@ -1,5 +1,7 @@
 /* One operation with one agent: a connection to its socket, frames both ways. The kernel's
- * socket buffers are the flow control. */
+ * socket buffers are the flow control. A connection whose operation ended in step (an exec's
+ * does) is parked and serves the next one with the same agent: that saves both sides the
+ * making and the taking apart, a tenth of the time of a short exec. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,7 +23,8 @@ struct link_handlers {
         void (*on_drain)(struct link *l, void *user);
 };
 
-/* Connects to the sandbox's socket in the working directory and sends request (taken over). */
+/* Takes a parked connection, or connects to the sandbox's socket in the working directory,
+ * and sends request (taken over on success). */
 int link_open(uv_loop_t *loop, const char *box_name, struct buf *request, const struct link_handlers *h,
               void *user, struct link **ret, struct err *e);
 /* Sends a frame; bytes that the socket does not take now are kept. Returns how many wait. */
@@ -30,3 +33,8 @@ void link_pause(struct link *l);
 void link_resume(struct link *l);
 /* Ends it: the agent sees its asker leave. No callback comes any more. */
 void link_close(struct link *l);
+/* Lets go of it after the answer's last frame: the agent is ready for the next request on
+ * this connection, so it is kept. No callback comes any more. */
+void link_done(struct link *l);
+/* Closes what is parked, so that the loop can end. */
+void link_close_parked(void);

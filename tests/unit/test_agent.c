@@ -152,8 +152,8 @@ static void take_fields(struct outcome *o, struct str payload)
         }
 }
 
-/* Everything until the agent hangs up. */
-static void hear(int fd, struct outcome *o)
+/* Everything until an answer's last frame, or until the agent hangs up. */
+static void hear_on(int fd, struct outcome *o)
 {
         _cleanup_buf_ struct buf b = { 0 };
         struct frame f;
@@ -166,8 +166,15 @@ static void hear(int fd, struct outcome *o)
                                 f.payload.p, f.payload.n);
                 else
                         take_fields(o, f.payload);
+                if (f.type == FRAME_EXIT || f.type == FRAME_FAIL)
+                        return;
         }
         CHECK(r == 0 || r == -ECONNRESET);
+}
+
+static void hear(int fd, struct outcome *o)
+{
+        hear_on(fd, o);
         (void)close(fd);
 }
 
@@ -180,7 +187,7 @@ static void outcome_free(struct outcome *o)
 
 #define _cleanup_outcome_ _cleanup_(outcome_free)
 
-static int send_exec(const char *script, uint64_t timeout_ms, uint64_t cap)
+static void send_exec_on(int fd, const char *script, uint64_t timeout_ms, uint64_t cap)
 {
         _cleanup_buf_ struct buf b = { 0 };
         size_t mark = frame_begin(&b, FRAME_EXEC);
@@ -190,8 +197,13 @@ static int send_exec(const char *script, uint64_t timeout_ms, uint64_t cap)
         field_add_u64(&b, FIELD_TIMEOUT_MS, timeout_ms);
         field_add_u64(&b, FIELD_OUTPUT_CAP, cap);
         frame_finish(&b, mark);
-        int fd = dial();
         CHECK(send(fd, b.data, b.len, MSG_NOSIGNAL) == (ssize_t)b.len);
+}
+
+static int send_exec(const char *script, uint64_t timeout_ms, uint64_t cap)
+{
+        int fd = dial();
+        send_exec_on(fd, script, timeout_ms, cap);
         return fd;
 }
 
@@ -342,6 +354,32 @@ static void check_background(void)
         CHECK(none_left("sleep"));
 }
 
+/* After an exec's answer, whatever it was, the connection serves the next one; what an
+ * earlier command left behind does not reach into it. Bytes during an exec end both. */
+static void check_reuse(void)
+{
+        static const struct { const char *script, *out; uint64_t timeout_ms, code; } rows[] = {
+                { "echo one", "one\n", 20000, 0 },
+                { "echo two; (sleep 0.2; echo late) & exit 3", "two\n", 20000, 3 },
+                { "sleep 50", "", 60, 124 },
+                { "echo four", "four\n", 20000, 0 },
+        };
+        int fd = dial();
+        for (unsigned i = 0; i < ARRAY_SIZE(rows); i++) {
+                _cleanup_outcome_ struct outcome o;
+                send_exec_on(fd, rows[i].script, rows[i].timeout_ms, 65536);
+                hear_on(fd, &o);
+                CHECK_INT(o.last, FRAME_EXIT);
+                CHECK_STR(buf_cstr(&o.out), rows[i].out);
+                CHECK_INT(o.code, rows[i].code);
+        }
+        send_exec_on(fd, "sleep 51.5", 20000, 65536);
+        send_exec_on(fd, "echo out of turn", 20000, 65536);
+        _cleanup_outcome_ struct outcome o;
+        hear(fd, &o);
+        CHECK_INT(o.last, FRAME_NONE);
+}
+
 static void check_big_output(void)
 {
         _cleanup_outcome_ struct outcome o, p;
@@ -481,6 +519,7 @@ static void check_everything(void)
         check_timeout();
         check_abandoned();
         check_background();
+        check_reuse();
         check_big_output();
         check_many_at_once();
         check_hostile_frames();

@@ -32,7 +32,7 @@ static void test_without_a_hierarchy(void)
 {
         group_setup(-1);
         CHECK(group_take() == NULL);
-        group_put(NULL);
+        group_put(NULL, false);
 }
 
 static void use_groups(int cmd_dir)
@@ -48,14 +48,14 @@ static void use_groups(int cmd_dir)
         CHECK(was_killed(in_a));
         CHECK(!group_populated(a) && group_populated(b)); /* only its own tree */
         /* Free, but killed: never handed out again; what is born in it must live. */
-        group_put(a);
+        group_put(a, false);
         struct group *c = group_take();
         CHECK(c && c != b && !c->killed);
         pid_t in_c = start_in(c);
         (void)usleep(2000);
         CHECK(waitpid(in_c, NULL, WNOHANG) == 0);
         /* Given back with somebody left behind: not handed out while he lives. */
-        group_put(b);
+        group_put(b, false);
         struct group *d = group_take();
         CHECK(d && d != b && d != c);
         (void)kill(in_b, SIGKILL);
@@ -64,9 +64,9 @@ static void use_groups(int cmd_dir)
         CHECK(e == b);
         CHECK_INT(group_kill(c), 0);
         CHECK(was_killed(in_c));
-        group_put(c);
-        group_put(d);
-        group_put(e);
+        group_put(c, false);
+        group_put(d, true);
+        group_put(e, false);
 }
 
 /* There is a bound, and giving back makes room. */
@@ -78,11 +78,11 @@ static void exhaust_groups(int cmd_dir)
         while (n < LIMIT_EXECS_PER_BOX * 4 && (all[n] = group_take()))
                 n++;
         CHECK(n >= LIMIT_EXECS_PER_BOX && n < LIMIT_EXECS_PER_BOX * 4);
-        group_put(all[0]);
+        group_put(all[0], true);
         CHECK(group_take() == all[0]);
         CHECK(group_take() == NULL);
         for (unsigned i = 0; i < n; i++)
-                group_put(all[i]);
+                group_put(all[i], false);
 }
 
 static void test_real_groups(void)

@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/limits.h"
 #include "check.h"
 
 static char dir[] = "/tmp/cloche-test-link-XXXXXX";
@@ -18,7 +19,7 @@ static struct {
         unsigned frames, ends, drains;
         int code;
         struct buf story; /* types and payloads in order */
-        bool pause_each, resume_at_once, close_in_frame, close_in_end;
+        bool pause_each, resume_at_once, close_in_frame, close_in_end, done_in_frame;
 } seen;
 
 static void on_frame(struct link *l, const struct frame *f, void *user)
@@ -36,6 +37,8 @@ static void on_frame(struct link *l, const struct frame *f, void *user)
                 link_close(l);
                 link_close(l);
         }
+        if (seen.done_in_frame)
+                link_done(l);
         CHECK(f->payload.n == 0 || f->payload.p[f->payload.n - 1] != 0x55); /* still readable */
 }
 
@@ -63,7 +66,7 @@ static void turn(void)
                 (void)uv_run(&loop, UV_RUN_NOWAIT);
 }
 
-static struct link *connected(void)
+static struct link *opened(void)
 {
         struct link *l = NULL;
         struct err e = { 0 };
@@ -73,11 +76,28 @@ static struct link *connected(void)
         frame_add(&request, FRAME_PING, "hi", 2);
         CHECK_INT(link_open(&loop, "sbx-test", &request, &handlers, &seen, &l, &e), 0);
         CHECK(request.data == NULL); /* taken over */
-        peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        CHECK(peer >= 0);
+        return l;
+}
+
+static void hear_request(void)
+{
         char got[64];
         CHECK(read(peer, got, sizeof got) == FRAME_HEAD_BYTES + 2);
         CHECK(memcmp(got + FRAME_HEAD_BYTES, "hi", 2) == 0);
+}
+
+/* -1: nobody called, the request came over a parked connection. */
+static int accepted(void)
+{
+        return accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+}
+
+static struct link *connected(void)
+{
+        struct link *l = opened();
+        peer = accepted();
+        CHECK(peer >= 0);
+        hear_request();
         return l;
 }
 
@@ -298,6 +318,95 @@ static void test_answer_before_hangup(void)
         finish(l);
 }
 
+static void answer_exit(void)
+{
+        _cleanup_buf_ struct buf b = { 0 };
+        frame_add(&b, FRAME_EXIT, NULL, 0);
+        send_peer(b.data, b.len);
+        turn();
+}
+
+/* One connection serves one operation after the other. */
+static void test_parked(void)
+{
+        (void)connected();
+        for (unsigned i = 0; i < 3; i++) {
+                seen.done_in_frame = true;
+                answer_exit();
+                CHECK(seen.frames == 1 && seen.ends == 0);
+                (void)opened();
+                CHECK_INT(accepted(), -1);
+                hear_request();
+        }
+        seen.done_in_frame = true;
+        answer_exit();
+        link_close_parked();
+        char c;
+        CHECK(recv(peer, &c, 1, 0) == 0);
+        finish(NULL);
+}
+
+/* An agent that went, or that talks out of turn, is not asked again on that connection. */
+static void test_parked_and_lost(void)
+{
+        _cleanup_buf_ struct buf b = { 0 };
+        char c;
+        for (unsigned how = 0; how < 4; how++) {
+                (void)connected();
+                seen.done_in_frame = true;
+                if (how == 0) { /* more in the same read */
+                        two_frames(&b);
+                        send_peer(b.data, b.len);
+                        turn();
+                } else
+                        answer_exit();
+                if (how == 1) { /* later */
+                        answer_exit();
+                } else if (how > 1) {
+                        (void)close(peer);
+                        peer = -1;
+                        if (how == 2) /* else the loop has not seen it yet */
+                                turn();
+                }
+                CHECK(seen.frames == 1 && seen.ends == 0);
+                if (how < 2) /* unread bytes make it a reset */
+                        CHECK(recv(peer, &c, 1, 0) == 0 || errno == ECONNRESET);
+                int old = peer;
+                struct link *l = opened();
+                peer = accepted();
+                CHECK(peer >= 0);
+                hear_request();
+                link_close(l);
+                if (old >= 0)
+                        (void)close(old);
+                finish(NULL);
+        }
+}
+
+/* Idle ones are bounded: the oldest goes. */
+static void test_parked_bound(void)
+{
+        static int peers[LIMIT_PARKED_LINKS + 1];
+        char c;
+        for (unsigned i = 0; i <= LIMIT_PARKED_LINKS; i++) {
+                (void)connected();
+                peers[i] = peer;
+        }
+        for (unsigned i = 0; i <= LIMIT_PARKED_LINKS; i++) {
+                seen.done_in_frame = true;
+                peer = peers[i];
+                answer_exit();
+                if (i == LIMIT_PARKED_LINKS - 1)
+                        CHECK(recv(peers[0], &c, 1, 0) < 0 && errno == EAGAIN);
+        }
+        CHECK(recv(peers[0], &c, 1, 0) == 0);
+        CHECK(recv(peers[1], &c, 1, 0) < 0 && errno == EAGAIN);
+        link_close_parked();
+        for (unsigned i = 0; i <= LIMIT_PARKED_LINKS; i++)
+                (void)close(peers[i]);
+        turn();
+}
+
 static void test_nobody_listens(void)
 {
         struct buf request = { 0 };
@@ -315,7 +424,7 @@ int main(void)
         struct sockaddr_un a = { .sun_family = AF_UNIX, .sun_path = "sbx-test.sock" };
         if (!mkdtemp(dir) || chdir(dir) < 0 || uv_loop_init(&loop) < 0)
                 return 1;
-        listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (bind(listener, (struct sockaddr *)&a, sizeof a) < 0 || listen(listener, 8) < 0)
                 return 1;
         RUN(test_partial_frames);
@@ -326,6 +435,9 @@ int main(void)
         RUN(test_close_in_callback);
         RUN(test_send);
         RUN(test_answer_before_hangup);
+        RUN(test_parked);
+        RUN(test_parked_and_lost);
+        RUN(test_parked_bound);
         RUN(test_nobody_listens);
         RUN(test_bug_resume_in_callback);
         CHECK_INT(uv_loop_close(&loop), 0);

@@ -30,6 +30,7 @@ struct exec_call {
         uv_timer_t *beat;
         uint64_t started;
         bool rescued;
+        bool ended; /* the agent has said its last word */
 };
 
 struct exec_end {
@@ -46,7 +47,7 @@ static void exec_call_free(struct exec_call *x)
         if (x->beat)
                 uv_close((uv_handle_t *)x->beat, beat_closed);
         if (x->link)
-                link_close(x->link);
+                (x->ended ? link_done : link_close)(x->link);
         if (x->box) {
                 x->box->execs--;
                 box_unref(x->box);
@@ -184,7 +185,8 @@ static void on_frame(struct link *l, const struct frame *f, void *user)
                 return;
         }
         case FRAME_EXIT:
-                if (parse_end(f->payload, &end))
+                x->ended = parse_end(f->payload, &end);
+                if (x->ended)
                         answer(x, &end);
                 else
                         refuse(x, 500, "the agent's answer makes no sense");
