@@ -72,15 +72,13 @@ static int lock_down(const struct agent_params *p)
 
 static int setup(struct agent_params *p, struct source *child)
 {
-        const struct sigaction ignore = { .sa_handler = SIG_IGN };
-        const unsigned char dfl[64] = { 0 }; /* the kernel's own struct, all zero: SIG_DFL */
+        const struct sigaction ignore = { .sa_handler = SIG_IGN }, dfl = { .sa_handler = SIG_DFL };
         sigset_t all;
         sigfillset(&all);
         (void)sigprocmask(SIG_SETMASK, &all, NULL);
-        /* What the keeper, or whoever started the server, ignores would be ignored by every
-         * command here: exec keeps that. By the raw call: libc keeps two signals for itself. */
-        for (int sig = 1; sig < NSIG; sig++)
-                (void)syscall(SYS_rt_sigaction, sig, dfl, NULL, 8);
+        /* What the keeper ignores would be ignored by every command here: exec keeps that. */
+        (void)sigaction(SIGINT, &dfl, NULL);
+        (void)sigaction(SIGTERM, &dfl, NULL);
         (void)sigaction(SIGPIPE, &ignore, NULL);
         (void)umask(022);
         (void)prctl(PR_SET_NAME, "cloche-agent");

@@ -19,6 +19,7 @@
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -377,6 +378,12 @@ static void keeper_main(const struct keeper_config *c, int sock)
         struct keeper_reply hello = { .op = KEEPER_READY };
         struct err e = { 0 };
         struct sigaction ignore = { .sa_handler = SIG_IGN };
+        const unsigned char dfl[64] = { 0 }; /* the kernel's own struct, all zero: SIG_DFL */
+        /* What whoever started the server ignores would be ignored by every command in every
+         * sandbox: fork and exec keep that. By the raw call: libc keeps two signals for itself.
+         * Here and not in each agent: it takes longer than an overlay's mount. */
+        for (int sig = 1; sig < NSIG; sig++)
+                (void)syscall(SYS_rt_sigaction, sig, dfl, NULL, 8);
         /* Ctrl-C at the terminal is the server's to act on; the keeper follows it. */
         (void)sigaction(SIGINT, &ignore, NULL);
         (void)sigaction(SIGTERM, &ignore, NULL);

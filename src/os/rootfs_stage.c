@@ -187,6 +187,10 @@ static int build(struct rootfs_stage *s, struct trees *t, const struct rootfs_im
         }
         if (sys_pivot_root(".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
                 return fail_host(e, -errno, "cannot leave the host's root: %s", strerror(errno));
+        /* Finished. What is copied of it, such as the masks over /proc, is then read-only too. */
+        struct mount_attr ro = { .attr_set = MOUNT_ATTR_RDONLY };
+        if (sys_mount_setattr(AT_FDCWD, "/", 0, &ro, sizeof ro) < 0)
+                return fail_host(e, -errno, "cannot make the stage read-only: %s", strerror(errno));
         return 0;
 }
 

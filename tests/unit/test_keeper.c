@@ -150,7 +150,7 @@ static void run(const char *path, const char *script, char *out, size_t size)
         out[0] = '\0';
         int fd = dial(path);
         CHECK(fd >= 0 && send(fd, b.data, b.len, MSG_NOSIGNAL) == (ssize_t)b.len);
-        while (frame_read(fd, &in, &f) > 0)
+        while (frame_read(fd, &in, &f) > 0 && f.type != FRAME_EXIT && f.type != FRAME_FAIL)
                 if ((f.type == FRAME_STDOUT || f.type == FRAME_STDERR) && n + f.payload.n < size) {
                         memcpy(out + n, f.payload.p, f.payload.n);
                         n += f.payload.n;

@@ -70,7 +70,7 @@ static int in_namespace(void)
         if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 || mount("tmpfs", dir, "tmpfs", 0, NULL) < 0 ||
             chdir(dir) < 0 || mkdir("empty", 0755) < 0 || mkdir("proc", 0755) < 0 ||
             close(open("nothing", O_CREAT | O_WRONLY, 0444)) < 0 || mount("proc", "proc", "proc", 0, NULL) < 0 ||
-            chroot(".") < 0)
+            mount(NULL, ".", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL) < 0 || chroot(".") < 0)
                 return 99;
         check_masked(present);
         return check_failures ? 1 : 0;
