@@ -29,11 +29,22 @@ static bool bearer(struct str header, struct str *ret)
         return true;
 }
 
-static bool key_given(const struct http_req *req, struct str prefix, struct str key)
+/* As it was sent, or percent-encoded: clients escape some of what a key may hold. */
+static bool prefix_is(struct http_req *req, struct str prefix, struct str key)
+{
+        char *plain = http_alloc(req, prefix.n);
+        size_t n;
+        bool ok = str_eq_secret(prefix, key);
+        if (plain && str_unescape(prefix, false, plain, &n))
+                ok |= str_eq_secret((struct str){ plain, n }, key);
+        return ok;
+}
+
+static bool key_given(struct http_req *req, struct str prefix, struct str key)
 {
         struct str given;
         /* All places are compared, each in constant time: no early way out. */
-        bool ok = prefix.p && str_eq_secret(prefix, key);
+        bool ok = prefix.p && prefix_is(req, prefix, key);
         if (http_header_count(req, "Authorization") == 1 && bearer(http_header(req, "Authorization"), &given))
                 ok |= str_eq_secret(given, key);
         if (http_header_count(req, "OPEN-SANDBOX-API-KEY") == 1)
