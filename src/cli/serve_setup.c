@@ -218,6 +218,16 @@ int setup_keeper(struct setup *s, const struct config *c, int argc, char **argv,
 
 /* --- the socket ----------------------------------------------------------------------------- */
 
+/* A socket file is all that is left of a server that died: nobody listens. */
+static bool is_abandoned(const struct sockaddr_storage *a, socklen_t n)
+{
+        struct stat st;
+        if (stat(((const struct sockaddr_un *)a)->sun_path, &st) < 0 || !S_ISSOCK(st.st_mode))
+                return false;
+        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        return fd >= 0 && connect(fd, (const struct sockaddr *)a, n) < 0 && errno == ECONNREFUSED;
+}
+
 int setup_listen(const struct config *c, struct err *e)
 {
         struct sockaddr_storage a;
@@ -229,12 +239,8 @@ int setup_listen(const struct config *c, struct err *e)
         _cleanup_close_ int fd = socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
                 return fail_host(e, -errno, "no socket: %s", strerror(errno));
-        const char *path = ((struct sockaddr_un *)&a)->sun_path;
-        struct stat st;
-        if (a.ss_family == AF_UNIX) {
-                if (stat(path, &st) == 0 && S_ISSOCK(st.st_mode))
-                        (void)unlink(path); /* of a server that died */
-        }
+        if (a.ss_family == AF_UNIX && is_abandoned(&a, n))
+                (void)unlink(((struct sockaddr_un *)&a)->sun_path);
         if (a.ss_family != AF_UNIX)
                 (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
         if (a.ss_family == AF_INET6)

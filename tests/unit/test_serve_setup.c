@@ -141,6 +141,9 @@ static void test_listen_unix(void)
         CHECK(!connects(AF_UNIX, &a, sizeof a));
         fd = setup_listen(&c, &e); /* what a server that died left behind is in nobody's way */
         CHECK(fd >= 0 && connects(AF_UNIX, &a, sizeof a));
+        CHECK_INT(setup_listen(&c, &e), -EADDRINUSE); /* one that lives keeps its socket */
+        CHECK(strstr(e.msg, where) != NULL);
+        CHECK(connects(AF_UNIX, &a, sizeof a));
         (void)close(fd);
         (void)unlink(where + 5);
 }
