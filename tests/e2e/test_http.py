@@ -705,11 +705,11 @@ def test_unix_socket():
         server.flags += ["--listen", "unix:%s/s" % d]
         server.start(expect_ready=False)
         try:
-            def ask():
+            def ask(more=b"", host=HOST):
                 with socket.socket(socket.AF_UNIX) as s:
                     s.settimeout(5)
                     s.connect(d + "/s")
-                    s.sendall(GET + CLOSE + b"\r\n")
+                    s.sendall(b"GET /healthz HTTP/1.1\r\n" + host + more + CLOSE + b"\r\n")
                     return read_all(s)
 
             def ready():
@@ -718,6 +718,8 @@ def test_unix_socket():
                 except OSError:
                     return False
             eventually(ready, "it answers on its socket")
+            assert status(ask(host=b"Host: cloche\r\n")) == 200  # curl --unix-socket s http://cloche/
+            assert status(ask(b"Origin: http://evil.example\r\n")) == 403  # a proxy may stand in front
             assert os.stat(d + "/s").st_mode & 0o007 == 0, oct(os.stat(d + "/s").st_mode)  # whoever connects can run code
         finally:
             server.stop()
