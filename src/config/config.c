@@ -195,6 +195,8 @@ static int load_key_file(struct config *c, struct err *e)
         else
                 r = setting_set(c, key, value, &inner);
         free_secret(text);
+        if (r == 0) /* for --print-config: not where a weaker key came from */
+                c->origins[key - settings] = (struct config_origin){ .source = FROM_DEFAULT };
         return r < 0 ? fail_user(e, r, "api_key_file %s: %s", c->api_key_file, inner.msg) : 0;
 }
 
