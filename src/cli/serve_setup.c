@@ -3,6 +3,7 @@
  * everything secret: environment, command line, API key. Agents are its forks. */
 #include "cli/serve_setup.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -251,6 +252,22 @@ int setup_listen(const struct config *c, struct err *e)
         if (r < 0 || listen(fd, 1024) < 0)
                 return fail_host(e, -errno, "cannot listen on %s: %s", c->listen, strerror(errno));
         return steal_fd(&fd);
+}
+
+void setup_where(const struct config *c, int listen_fd, char *out, size_t size)
+{
+        char ip[INET6_ADDRSTRLEN] = "";
+        struct sockaddr_storage a = { 0 };
+        socklen_t n = sizeof a;
+        (void)getsockname(listen_fd, (struct sockaddr *)&a, &n);
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)&a;
+        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&a;
+        if (a.ss_family == AF_INET && inet_ntop(AF_INET, &v4->sin_addr, ip, sizeof ip))
+                (void)snprintf(out, size, "http://%s:%u", ip, ntohs(v4->sin_port));
+        else if (a.ss_family == AF_INET6 && inet_ntop(AF_INET6, &v6->sin6_addr, ip, sizeof ip))
+                (void)snprintf(out, size, "http://[%s]:%u", ip, ntohs(v6->sin6_port));
+        else
+                (void)snprintf(out, size, "%s", c->listen);
 }
 
 void setup_free(struct setup *s)

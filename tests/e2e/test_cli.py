@@ -300,6 +300,24 @@ def test_startup_line():
         server.close()
 
 
+def test_startup_line_names_the_port():
+    """Also when the kernel chose it: whoever starts it with port 0 reads it there."""
+    server = Server("--pool-size", "0", start=False)
+    server.flags += ["--listen", "[::1]:0"]
+    try:
+        server.start(expect_ready=False)
+        harness.eventually(lambda: "is ready" in server.read_log(), "it has started")
+        where = re.search(r"listen=http://\[::1\]:(\d+) ", server.read_log())
+        assert where, server.read_log()
+        with socket.create_connection(("::1", int(where.group(1))), timeout=10) as s:
+            s.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert s.recv(100).startswith(b"HTTP/1.1 200 OK")
+    finally:
+        server.stop()
+        server.flags = server.flags[:2]
+        server.close()
+
+
 def test_startup_line_json_and_unix_socket():
     with scratch() as d:
         sock = os.path.join(d, "s.sock")
