@@ -839,9 +839,11 @@ def test_delete_during_exec(server):
     name, mark = fresh(server), marker()
     running = Background(lambda: server.exec_reply(name, "sh", "-c", "echo hi; sleep %s" % mark))
     eventually(lambda: host_pids(mark), "it runs")
+    assert server.exec_reply(name, "sleep", "0.2").status == 200
     assert server.delete(name).status == 204
     assert host_pids(mark) == []
     r = running.result()
+    assert r.json["durationMs"] >= 200, r
     assert r.status == 200 and (r.json["reason"], r.json["exitCode"], r.json["signal"]) == ("killed", 137, 9), r
     assert r.json["stderr"].strip(), r
     server.assert_healthy()
