@@ -127,6 +127,13 @@ def test_serve_help():
     assert "keep | delete" in r.stdout
 
 
+def test_short_help():
+    for verb in ("serve", "check"):
+        short, long = cloche(verb, "-h"), cloche(verb, "--help")
+        assert short.returncode == 0 and short.stdout == long.stdout, short
+        assert long.stdout.startswith("usage: cloche %s " % verb), long.stdout
+
+
 def test_serve_help_wins_over_a_bad_setting():
     r = cloche("serve", "--help", "--pool-size", "many")
     assert r.returncode == 0 and "--pool-size" in r.stdout, r
