@@ -352,6 +352,18 @@ def test_startup_line_json_and_unix_socket():
             assert json.loads(x)["msg"], x
 
 
+def test_started_with_closed_standard_files():
+    """Else its log would go into whatever file or socket of its own gets the number 2."""
+    server = Server("--pool-size", "0", wrapper=["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"])
+    try:
+        for n in ("0", "1", "2"):
+            assert os.readlink("/proc/%d/fd/%s" % (server.process.pid, n)) == "/dev/null", n
+        assert server.request("PUT", "/v1/sandboxes/a", {}).status == 200
+        assert server.stop() == 0
+    finally:
+        server.close()
+
+
 def test_key_is_not_in_the_log_or_in_the_keeper():
     """Agents are forks of the keeper: what it forgot they never had."""
     key = "k3y-k3y-k3y-k3y-k3y-k3y"
