@@ -130,15 +130,36 @@ void api_on_request(struct http_req *req, void *user)
         answer_no_route(req);
 }
 
-/* The path for the log: at most n-1 bytes, and without the key wherever it may stand. */
+/* How many bytes at p spell the key, percent-encoded or not; 0: they do not. */
+static size_t key_at(const char *key, const char *p, const char *end)
+{
+        const char *at = p;
+        for (; *key; key++) {
+                char c;
+                size_t n;
+                if (end - at >= 3 && *at == '%' && str_unescape((struct str){ at, 3 }, false, &c, &n) && c == *key)
+                        at += 3;
+                else if (at < end && *at == *key)
+                        at++;
+                else
+                        return 0;
+        }
+        return (size_t)(at - p);
+}
+
+/* The path for the log: at most n-1 bytes, and without the key wherever it may stand. What
+ * is left of a /k/ here is a wrong key, perhaps by one letter. */
 static void log_path(const char *key, struct str p, char *out, size_t n)
 {
-        size_t len = key ? strlen(key) : 0, o = 0;
+        size_t o = 0;
+        if (str_has_prefix(p, "/k/"))
+                p = STR("/k/***");
         for (size_t i = 0; i < p.n && o + 4 < n;) {
-                if (len && p.n - i >= len && memcmp(p.p + i, key, len) == 0) {
+                size_t hidden = key ? key_at(key, p.p + i, p.p + p.n) : 0;
+                if (hidden) {
                         memcpy(out + o, "***", 3);
                         o += 3;
-                        i += len;
+                        i += hidden;
                 } else
                         out[o++] = p.p[i++];
         }

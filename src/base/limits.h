@@ -11,6 +11,7 @@
 #define LIMIT_BODY_TIMEOUT_MS 60000        /* no byte of a body for this long */
 #define LIMIT_WRITE_TIMEOUT_MS 120000      /* a reader that takes nothing */
 #define LIMIT_JSON_BODY_BYTES (8 * 1024 * 1024) /* argv and env fit in 2 MiB on Linux */
+#define LIMIT_JSON_VALUES (128 * 1024)     /* in one body; a command needs 74,000 at most */
 #define LIMIT_DISCARD_BODY_BYTES (256 * 1024)   /* unread body dropped to keep the connection */
 
 /* --- names --- */

@@ -77,6 +77,14 @@ static void box_unwatch(struct box *b)
         b->death = NULL;
 }
 
+/* -ENOENT is the word for "there is no such sandbox", so a missing file of the host's must
+ * not be told as that. */
+static void box_set_failure(struct box *b, int code, const char *msg)
+{
+        b->fail_code = code == -ENOENT ? -EIO : code;
+        (void)snprintf(b->fail_msg, sizeof b->fail_msg, "%.255s", msg);
+}
+
 static void box_gone(struct boxes *bs, struct box *b)
 {
         struct err e = { 0 };
@@ -97,8 +105,7 @@ static void box_not_gone(struct boxes *bs, struct box *b, int code, const char *
         b->expires_ms = now_wall_ms() + RETRY_END_MS;
         (void)registry_expiry_changed(&bs->registry, b);
         boxes_arm_expiry(bs);
-        b->fail_code = code;
-        (void)snprintf(b->fail_msg, sizeof b->fail_msg, "%.255s", msg);
+        box_set_failure(b, code, msg);
         box_wake(b);
         b->fail_code = 0;
 }
@@ -227,8 +234,7 @@ int boxes_box_started(struct boxes *bs, struct box *b)
 
 static void box_failed(struct boxes *bs, struct box *b, int code, const char *msg)
 {
-        b->fail_code = code;
-        (void)snprintf(b->fail_msg, sizeof b->fail_msg, "%s", msg);
+        box_set_failure(b, code, msg);
         registry_remove(&bs->registry, b);
         b->state = BOX_GONE;
         box_wake(b);
@@ -245,8 +251,7 @@ static void box_made(struct boxes *bs, struct box *b)
         if (r == 0 && (r = boxes_box_started(bs, b)) < 0)
                 (void)fail_host(&e, r, "no memory");
         if (r < 0) {
-                b->fail_code = r;
-                (void)snprintf(b->fail_msg, sizeof b->fail_msg, "%.255s", e.msg);
+                box_set_failure(b, r, e.msg);
                 box_stop(bs, b, "it could not be stored");
                 return;
         }

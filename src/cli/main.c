@@ -1,6 +1,8 @@
 /* The one binary: finds the verb. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "cli/check.h"
@@ -32,8 +34,21 @@ static int help_main(int argc, char **argv)
         return 0;
 }
 
+/* Whoever starts us may have closed them. Then the first files and sockets of our own would
+ * get these numbers, and the log would be written into one of them. */
+static void hold_standard_fds(void)
+{
+        int fd;
+        do
+                fd = open("/dev/null", O_RDWR);
+        while (fd >= 0 && fd <= STDERR_FILENO);
+        if (fd >= 0)
+                (void)close(fd);
+}
+
 int main(int argc, char **argv)
 {
+        hold_standard_fds();
         const char *name = argc > 1 ? argv[1] : "help";
         if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
                 name = "help";

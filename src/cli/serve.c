@@ -31,6 +31,7 @@ struct server {
         struct boxes boxes;
         struct http_server *http;
         struct api api;
+        char where[256]; /* it listens */
         uv_signal_t term, interrupt;
         uv_timer_t grace;
         unsigned stops; /* how often it was asked to stop */
@@ -158,6 +159,7 @@ static int start_http(struct server *s, struct err *e)
         int fd = setup_listen(c, e);
         if (fd < 0)
                 return fd;
+        setup_where(c, fd, s->where, sizeof s->where);
         int r = http_server_new(&s->loop, fd, &limits, &callbacks, &s->api, &s->http, e);
         if (r < 0)
                 return r;
@@ -178,12 +180,10 @@ static void watch_signals(struct server *s)
 
 static void say_started(const struct server *s, const struct keeper_reply *hello, const char *cannot)
 {
-        char where[256], stop[64];
+        char stop[64];
         const struct config *c = &s->config;
-        bool unix_socket = strncmp(c->listen, "unix:", 5) == 0;
-        (void)snprintf(where, sizeof where, "%s%s", unix_socket ? "" : "http://", c->listen);
         (void)snprintf(stop, sizeof stop, "Ctrl-C or kill %d", (int)getpid());
-        log_line(LOG_INFO, "cloche " CLOCHE_VERSION " is ready", "listen", where, "engine",
+        log_line(LOG_INFO, "cloche " CLOCHE_VERSION " is ready", "listen", s->where, "engine",
                  hello->privileged ? "embedded" : "embedded, without root", "image", s->boxes.conf.default_image,
                  "state", c->state_dir, "missing_here", cannot && *cannot ? cannot : "nothing", "stop", stop, NULL);
         if (!hello->privileged)

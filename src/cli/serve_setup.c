@@ -3,6 +3,7 @@
  * everything secret: environment, command line, API key. Agents are its forks. */
 #include "cli/serve_setup.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -218,6 +219,16 @@ int setup_keeper(struct setup *s, const struct config *c, int argc, char **argv,
 
 /* --- the socket ----------------------------------------------------------------------------- */
 
+/* A socket file is all that is left of a server that died: nobody listens. */
+static bool is_abandoned(const struct sockaddr_storage *a, socklen_t n)
+{
+        struct stat st;
+        if (stat(((const struct sockaddr_un *)a)->sun_path, &st) < 0 || !S_ISSOCK(st.st_mode))
+                return false;
+        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        return fd >= 0 && connect(fd, (const struct sockaddr *)a, n) < 0 && errno == ECONNREFUSED;
+}
+
 int setup_listen(const struct config *c, struct err *e)
 {
         struct sockaddr_storage a;
@@ -229,12 +240,8 @@ int setup_listen(const struct config *c, struct err *e)
         _cleanup_close_ int fd = socket(a.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
                 return fail_host(e, -errno, "no socket: %s", strerror(errno));
-        const char *path = ((struct sockaddr_un *)&a)->sun_path;
-        struct stat st;
-        if (a.ss_family == AF_UNIX) {
-                if (stat(path, &st) == 0 && S_ISSOCK(st.st_mode))
-                        (void)unlink(path); /* of a server that died */
-        }
+        if (a.ss_family == AF_UNIX && is_abandoned(&a, n))
+                (void)unlink(((struct sockaddr_un *)&a)->sun_path);
         if (a.ss_family != AF_UNIX)
                 (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
         if (a.ss_family == AF_INET6)
@@ -245,6 +252,22 @@ int setup_listen(const struct config *c, struct err *e)
         if (r < 0 || listen(fd, 1024) < 0)
                 return fail_host(e, -errno, "cannot listen on %s: %s", c->listen, strerror(errno));
         return steal_fd(&fd);
+}
+
+void setup_where(const struct config *c, int listen_fd, char *out, size_t size)
+{
+        char ip[INET6_ADDRSTRLEN] = "";
+        struct sockaddr_storage a = { 0 };
+        socklen_t n = sizeof a;
+        (void)getsockname(listen_fd, (struct sockaddr *)&a, &n);
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)&a;
+        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&a;
+        if (a.ss_family == AF_INET && inet_ntop(AF_INET, &v4->sin_addr, ip, sizeof ip))
+                (void)snprintf(out, size, "http://%s:%u", ip, ntohs(v4->sin_port));
+        else if (a.ss_family == AF_INET6 && inet_ntop(AF_INET6, &v6->sin6_addr, ip, sizeof ip))
+                (void)snprintf(out, size, "http://[%s]:%u", ip, ntohs(v6->sin6_port));
+        else
+                (void)snprintf(out, size, "%s", c->listen);
 }
 
 void setup_free(struct setup *s)

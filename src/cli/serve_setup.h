@@ -25,4 +25,6 @@ int setup_image_index(const struct setup *s, const char *name);
 int setup_keeper(struct setup *s, const struct config *c, int argc, char **argv, int *ret_sock, struct err *e);
 /* The listening socket, or -errno. */
 int setup_listen(const struct config *c, struct err *e);
+/* Where a client finds that socket, as a URL: also when the port was 0. */
+void setup_where(const struct config *c, int listen_fd, char *out, size_t size);
 void setup_free(struct setup *s);

@@ -77,6 +77,10 @@ static int take_flag(int argc, char **argv, int *at, struct flag *ret, struct er
         static const char *const bare[] = { "print-config", "help" };
         const char *arg = argv[*at], *equals = strchr(arg, '=');
         char shown[ECHO_BYTES], name[SETTING_NAME_BYTES] = "", flag[SETTING_NAME_BYTES];
+        if (strcmp(arg, "-h") == 0) {
+                *ret = (struct flag){ .word = "help" };
+                return 0;
+        }
         if (strncmp(arg, "--", 2) != 0)
                 return fail_user(e, -EINVAL, "unexpected argument '%s'; settings are given as "
                                  "--name VALUE (see --help)", echo_value(str_c(arg), shown));
@@ -195,6 +199,8 @@ static int load_key_file(struct config *c, struct err *e)
         else
                 r = setting_set(c, key, value, &inner);
         free_secret(text);
+        if (r == 0) /* for --print-config: not where a weaker key came from */
+                c->origins[key - settings] = (struct config_origin){ .source = FROM_DEFAULT };
         return r < 0 ? fail_user(e, r, "api_key_file %s: %s", c->api_key_file, inner.msg) : 0;
 }
 

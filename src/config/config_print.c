@@ -70,6 +70,9 @@ void config_usage(FILE *out)
 {
         struct config c;
         config_init(&c);
+        fprintf(out, "usage: cloche serve [--NAME VALUE]...\n"
+                     "Serves sandboxes over HTTP until Ctrl-C or SIGTERM. What stands beside a name\n"
+                     "here is its default.\n");
         fprintf(out, "  %-44s %s\n  %-44s %s\n  %-44s %s\n", "--config FILE",
                 "read this file (" CONFIG_DEFAULT_FILE " if it exists)", "--print-config",
                 "show what is in force and where it came from", "--help", "show this");

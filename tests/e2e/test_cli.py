@@ -127,6 +127,13 @@ def test_serve_help():
     assert "keep | delete" in r.stdout
 
 
+def test_short_help():
+    for verb in ("serve", "check"):
+        short, long = cloche(verb, "-h"), cloche(verb, "--help")
+        assert short.returncode == 0 and short.stdout == long.stdout, short
+        assert long.stdout.startswith("usage: cloche %s " % verb), long.stdout
+
+
 def test_serve_help_wins_over_a_bad_setting():
     r = cloche("serve", "--help", "--pool-size", "many")
     assert r.returncode == 0 and "--pool-size" in r.stdout, r
@@ -300,6 +307,24 @@ def test_startup_line():
         server.close()
 
 
+def test_startup_line_names_the_port():
+    """Also when the kernel chose it: whoever starts it with port 0 reads it there."""
+    server = Server("--pool-size", "0", start=False)
+    server.flags += ["--listen", "[::1]:0"]
+    try:
+        server.start(expect_ready=False)
+        harness.eventually(lambda: "is ready" in server.read_log(), "it has started")
+        where = re.search(r"listen=http://\[::1\]:(\d+) ", server.read_log())
+        assert where, server.read_log()
+        with socket.create_connection(("::1", int(where.group(1))), timeout=10) as s:
+            s.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert s.recv(100).startswith(b"HTTP/1.1 200 OK")
+    finally:
+        server.stop()
+        server.flags = server.flags[:2]
+        server.close()
+
+
 def test_startup_line_json_and_unix_socket():
     with scratch() as d:
         sock = os.path.join(d, "s.sock")
@@ -325,6 +350,18 @@ def test_startup_line_json_and_unix_socket():
             assert p.wait(10) == 0, rest
         for x in rest.splitlines():
             assert json.loads(x)["msg"], x
+
+
+def test_started_with_closed_standard_files():
+    """Else its log would go into whatever file or socket of its own gets the number 2."""
+    server = Server("--pool-size", "0", wrapper=["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"])
+    try:
+        for n in ("0", "1", "2"):
+            assert os.readlink("/proc/%d/fd/%s" % (server.process.pid, n)) == "/dev/null", n
+        assert server.request("PUT", "/v1/sandboxes/a", {}).status == 200
+        assert server.stop() == 0
+    finally:
+        server.close()
 
 
 def test_key_is_not_in_the_log_or_in_the_keeper():

@@ -312,6 +312,19 @@ def test_bad_json(server):
     server.assert_healthy()
 
 
+def test_json_of_many_values(server):
+    """Small on the wire, huge and slow once parsed, and one thread serves all."""
+    name = fresh(server)
+    for unit in (b"{},", b"[],", b"1,", b'"",', b'"\\"",'):
+        body = b'{"cmd":["true"],"x":[%s0]}' % (unit * ((4 << 20) // len(unit)))
+        for reply in (exec_raw(server, name, body), put_raw(server, name, body)):
+            assert "values" in error_of(reply, 400), reply
+    r = exec_raw(server, name, b'{"cmd":["true","%s","%s\\\\"]}' % (b"," * 131000, b'\\"[' * 60000))
+    assert r.status == 200 and r.json["exitCode"] == 0, r  # no value begins in a string
+    r = exec_raw(server, name, {"cmd": ["true"] + ["a"] * 65535, "env": {"A%d" % i: "" for i in range(4096)}})
+    assert r.status == 200 and r.json["exitCode"] == 0, r  # as much as a command may have
+
+
 def test_odd_but_valid_json(server):
     name = fresh(server)
     r = exec_raw(server, name, b'\t\r\n {"cmd":["echo","\\ud83d\\ude00\\u00e9\xe2\x82\xac\\/"],"x":-0,"y":1E-2} \n')
@@ -839,9 +852,11 @@ def test_delete_during_exec(server):
     name, mark = fresh(server), marker()
     running = Background(lambda: server.exec_reply(name, "sh", "-c", "echo hi; sleep %s" % mark))
     eventually(lambda: host_pids(mark), "it runs")
+    assert server.exec_reply(name, "sleep", "0.2").status == 200
     assert server.delete(name).status == 204
     assert host_pids(mark) == []
     r = running.result()
+    assert r.json["durationMs"] >= 200, r
     assert r.status == 200 and (r.json["reason"], r.json["exitCode"], r.json["signal"]) == ("killed", 137, 9), r
     assert r.json["stderr"].strip(), r
     server.assert_healthy()

@@ -76,6 +76,9 @@ static void test_key(void)
                 { "/k/s3cret", "", 401 }, /* no path behind it: no prefix */
                 { "/K/s3cret/x", "", 401 },
                 { "/k/s3cret%00/x", "", 401 },
+                { "/k/%73%33cret/x", "", 200 }, /* some clients escape */
+                { "/k/%2573%33cret/x", "", 401 }, /* once */
+                { "/k/%7/x", "", 401 },
                 { "/k/x/k/s3cret/x", "", 401 },
                 { "/k/no/x", "Authorization: Bearer s3cret\r\n", 200 },
                 { "/healthz", "", 200 },

@@ -153,6 +153,19 @@ static void test_failed_create(void)
         end();
 }
 
+/* A cgroup that somebody removed made a PUT answer 404. */
+static void test_bug_host_failure_is_not_found(void)
+{
+        struct result a;
+        begin(&plain);
+        fail_creates = -ENOENT;
+        ensure("x", 60000, &a);
+        turn();
+        CHECK(a.calls == 1 && !a.b);
+        CHECK_INT(a.code, -EIO);
+        end();
+}
+
 static void test_limit(void)
 {
         struct boxes_config two = plain;
@@ -326,6 +339,7 @@ int main(void)
         RUN(test_ensure_while_it_ends);
         RUN(test_delete_while_it_is_made);
         RUN(test_failed_create);
+        RUN(test_bug_host_failure_is_not_found);
         RUN(test_limit);
         RUN(test_time);
         RUN(test_expiry);

@@ -424,7 +424,7 @@ static void test_key_needed_beyond_loopback(void)
 
 static void test_key_file(void)
 {
-        char flag[160], key[] = "--api-key=fedcba9876543210";
+        char flag[160], from[160], key[] = "--api-key=fedcba9876543210";
         struct config c;
         struct err e;
         (void)snprintf(flag, sizeof flag, "--api-key-file=%s", other);
@@ -441,6 +441,10 @@ static void test_key_file(void)
         config_free(&c);
         CHECK_INT(load(&c, &e, "api_key = aaaaaaaaaaaaaaaaaaaa\n", FLAGS(flag)), 0);
         CHECK_STR(c.api_key, "0123456789abcdef");
+        out = printed(&c);
+        (void)snprintf(from, sizeof from, " # api_key_file %s\n", other);
+        CHECK(strstr(out, from) != NULL);
+        free(out);
         config_free(&c);
         char text[200];
         (void)snprintf(text, sizeof text, "api_key_file = %s\n", other);

@@ -100,7 +100,7 @@ static bool connects(int family, const void *a, socklen_t n)
 
 static void test_listen_tcp(void)
 {
-        char any[] = "127.0.0.1:0", taken[32], bad[] = "127.0.0.1:notaport";
+        char where[64], any[] = "127.0.0.1:0", taken[32], bad[] = "127.0.0.1:notaport";
         struct err e = { 0 };
         struct config c = config_for(NULL, any);
         int fd = setup_listen(&c, &e);
@@ -114,6 +114,9 @@ static void test_listen_tcp(void)
         CHECK(fcntl(fd, F_GETFD) & FD_CLOEXEC);
         CHECK(fcntl(fd, F_GETFL) & O_NONBLOCK);
         (void)snprintf(taken, sizeof taken, "127.0.0.1:%u", ntohs(a.sin_port));
+        setup_where(&c, fd, where, sizeof where); /* 0 would tell nobody anything */
+        CHECK(strncmp(where, "http://", 7) == 0);
+        CHECK_STR(where + 7, taken);
         c.listen = taken;
         CHECK_INT(setup_listen(&c, &e), -EADDRINUSE);
         CHECK(strstr(e.msg, taken) != NULL);
@@ -141,6 +144,9 @@ static void test_listen_unix(void)
         CHECK(!connects(AF_UNIX, &a, sizeof a));
         fd = setup_listen(&c, &e); /* what a server that died left behind is in nobody's way */
         CHECK(fd >= 0 && connects(AF_UNIX, &a, sizeof a));
+        CHECK_INT(setup_listen(&c, &e), -EADDRINUSE); /* one that lives keeps its socket */
+        CHECK(strstr(e.msg, where) != NULL);
+        CHECK(connects(AF_UNIX, &a, sizeof a));
         (void)close(fd);
         (void)unlink(where + 5);
 }

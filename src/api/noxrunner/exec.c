@@ -122,7 +122,8 @@ static void answer(struct exec_call *x, const struct exec_end *end)
 /* The sandbox ended under the command. That is an end of the command, too: killed. */
 static void answer_killed(struct exec_call *x)
 {
-        struct exec_end end = { .code = 128 + SIGKILL, .signal = SIGKILL, .reason = EXIT_KILLED };
+        struct exec_end end = { .code = 128 + SIGKILL, .signal = SIGKILL, .reason = EXIT_KILLED,
+                                .duration_ns = now_ns() - x->started };
         buf_adds(&x->out[1], "The sandbox was deleted, expired or lost while the command ran\n");
         answer(x, &end);
 }
