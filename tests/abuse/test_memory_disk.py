@@ -233,6 +233,25 @@ out["watches"] = watches
     assert r["stdout"] == "fine\n", r
 
 
+@attacks(39, memoryLimit="32Mi")
+def test_39_socket_buffers_count_as_memory(server, box):
+    """Bytes in flight over the own loopback are memory, too; cgroup v1 has to be told so."""
+    r = box.exec("python3", "-c", common.PRELUDE + """
+listener = socket.socket(); listener.bind(("127.0.0.1", 0)); listener.listen(100)
+kept, total, block = [], 0, bytes(65536)
+for i in range(30):
+    c = socket.socket(); c.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+    c.connect(listener.getsockname()); kept += [c, listener.accept()[0]]
+    c.setblocking(False)
+    try:
+        while total < 128 << 20: total += c.send(block)
+    except OSError: pass
+print(total >> 20)
+""", timeoutSeconds=20)
+    assert r["reason"] == "oom" or int(r["stdout"]) < 48, "%s MiB of buffers fitted beside 32: %r" % (r["stdout"], r)
+    box.alive()
+
+
 @attacks(30, memoryLimit="128Mi")
 def test_30_fds_of_many_processes(server, box):
     """16384 each in many processes: the kernel's memory for them is the sandbox's."""
