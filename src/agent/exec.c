@@ -458,8 +458,7 @@ struct exec *exec_start(struct conn *c, struct str payload)
         x->deadline = x->started + q.timeout_ms * NS_PER_MS;
         struct spawn s = { .argv = q.argv, .envp = q.envp, .workdir = q.workdir, .uid = execs.p->user_uid,
                            .in = execs.null_fd, .out = w[0], .err = w[1], .tasks = execs.p->cg.tasks,
-                           .cpus = execs.p->cpus,
-                           .pids = execs.p->cg.cmd_dir < 0 ? execs.p->pids : 0 };
+                           .cpus = execs.p->cpus, .pids = execs.p->pids };
         pid_t pid = start_leader(x, &s);
         close_fd(&w[0]);
         close_fd(&w[1]);

@@ -290,6 +290,26 @@ def test_limits_work(server):
     assert server.delete("slow").status == 204
 
 
+def test_processes_without_a_pids_controller():
+    """A host that has cgroups but none for pids: the limit is kept by other means."""
+    point = mounts().get("pids")
+    if os.geteuid() != 0 or not point:
+        raise Skip("the pids controller cannot be hidden here")
+    hide = ["unshare", "--mount", "sh", "-c", 'umount "$0" && exec "$@"', point]
+    server = harness.Server("--pool-size", "0", "--default-pids", "60", wrapper=hide)
+    try:
+        assert "cgroup pids (missing)" in server.read_log(), server.read_log()
+        server.make("bomb")
+        r = server.python("bomb", "import os, time\nn = 0\ntry:\n  while n < 200:\n    if os.fork() == 0: time.sleep(9)\n"
+                                  "    n += 1\n  print('never', n, flush=True)\n"
+                                  "except BlockingIOError: print('stopped', n, flush=True)", timeoutSeconds=3)
+        word, count = r["stdout"].split()
+        assert word == "stopped" and 30 < int(count) <= 60, r
+        assert server.delete("bomb").status == 204
+    finally:
+        server.close()
+
+
 def test_limits_after_adoption(server):
     """A restarted server's keeper knows slots only by number; limits and reuse still hold."""
     made = server.make("a", memoryLimit="96Mi", cpuLimit="300m")
