@@ -158,6 +158,11 @@ static int add_argument_rules(scmp_filter_ctx ctx)
                 r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prlimit64), 2,
                                      SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffffu, RLIMIT_CORE),
                                      SCMP_A2(SCMP_CMP_NE, 0));
+        /* Limits of the agent. Without root it has the commands' uid: one that may open no
+         * file any more finds nothing to kill at a deadline, and accepts nobody. */
+        if (r == 0)
+                r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prlimit64), 2,
+                                     SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffffu, 1), SCMP_A2(SCMP_CMP_NE, 0));
         return r;
 }
 

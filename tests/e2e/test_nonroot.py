@@ -349,6 +349,10 @@ for f in ("root", "cwd", "exe", "ns/user", "ns/mnt"):
     except OSError: pass
 try: print("fds", os.listdir("/proc/1/fd"))
 except OSError: pass
+import resource
+for n in ("NOFILE", "CPU", "AS", "NPROC"):
+    try: print("limit", n, resource.prlimit(1, getattr(resource, "RLIMIT_" + n), (1, 1)))
+    except OSError: pass
 """
 
 
@@ -359,6 +363,8 @@ def test_agent_is_out_of_reach():
     r = server.python("pid1", PID1)
     assert r["stdout"].split("\n") == ["16 -1", "%d -1" % 0x4206, ""], r
     assert server.sh("pid1", "hostname")["stdout"].strip() == made["podName"]
+    r = server.sh("pid1", "setsid sleep 6161 & sleep 6161", timeoutSeconds=1)
+    assert r["reason"] == "timeout" and not lives("sleep", "6161"), "the agent cannot enforce deadlines any more: %r" % r
     server.sh("pid1", "kill -9 -1; kill -9 -- -1")  # the sandbox's own processes, at most
     assert server.sh("pid1", "echo alive")["stdout"] == "alive\n"
     assert server.make("pid1")["podName"] == made["podName"]

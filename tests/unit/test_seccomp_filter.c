@@ -10,6 +10,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -103,6 +104,8 @@ static void call_with_arguments(void)
         REFUSED(socket(AF_NETLINK, SOCK_RAW, NETLINK_KOBJECT_UEVENT), EPROTONOSUPPORT);
         REFUSED(mknod("/nonexistent/dev", S_IFCHR | 0600, 0x103), EPERM);
         REFUSED(mknod("/nonexistent/dev", S_IFBLK | 0600, 0x103), EPERM);
+        REFUSED(syscall(SYS_prlimit64, 1, RLIMIT_NOFILE, 1ul, NULL), EPERM);
+        REFUSED(syscall(SYS_prlimit64, 1ul << 32 | 1, RLIMIT_NOFILE, 1ul, NULL), EPERM);
         REFUSED(syscall(SYS_personality, (unsigned long)ADDR_NO_RANDOMIZE), EPERM);
         REFUSED(syscall(SYS_personality, (unsigned long)READ_IMPLIES_EXEC), EPERM);
         REFUSED(syscall(SYS_personality, (unsigned long)(ADDR_NO_RANDOMIZE | READ_IMPLIES_EXEC)), EPERM);
@@ -139,6 +142,8 @@ static void do_ordinary_things(void)
         CHECK(m != MAP_FAILED && munmap(m, 4096) == 0);
         CHECK(syscall(SYS_personality, 0xfffffffful) >= 0);
         CHECK(syscall(SYS_personality, 0ul) >= 0);
+        struct rlimit files;
+        CHECK(getrlimit(RLIMIT_NOFILE, &files) == 0 && setrlimit(RLIMIT_NOFILE, &files) == 0);
         char name[] = "/tmp/cloche-test-fifo-XXXXXX";
         int fd = mkstemp(name);
         CHECK(fd >= 0 && unlink(name) == 0);
