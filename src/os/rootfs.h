@@ -31,7 +31,7 @@ struct rootfs_stage {
         struct {
                 unsigned bind_count;
                 char binds[ROOTFS_MAX_BINDS][64]; /* inside path, "/usr" */
-                bool idmap; /* its file systems can be shown with shifted owners */
+                bool idmap; /* its root can be shown with shifted owners; its binds never are */
         } images[ROOTFS_MAX_IMAGES];
         bool privileged; /* real root: device nodes and idmapped mounts */
         uint64_t proc_masks; /* bit i: row i of the mask table exists on this kernel */

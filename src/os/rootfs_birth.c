@@ -93,7 +93,9 @@ static int mount_overlay(const struct rootfs_stage *s, const struct rootfs_plan 
                 (void)snprintf(from, sizeof from, "/img/%u-%u", p->image, b);
                 (void)snprintf(to, sizeof to, "/new%s", s->images[p->image].binds[b]);
                 (void)snprintf(lower, sizeof lower, "/lower%u", b);
-                r = copy_tree(from, userns, lower);
+                /* With the host's owners, who are nobody inside: shifted ones would give the
+                 * sandbox's user what the host's user of that number keeps to himself. */
+                r = copy_tree(from, -1, lower);
                 if (r == 0)
                         r = show_host_dir(lower, to);
                 if (r < 0)

@@ -74,11 +74,9 @@ static bool can_idmap(int tree, int userns_fd)
 }
 
 /* Puts a read-only copy of a host directory at `at` on the stage. */
-static int stage_tree(int tree, const char *at, int userns_fd, bool *idmap, struct err *e)
+static int stage_tree(int tree, const char *at, struct err *e)
 {
         struct mount_attr attr = { .attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV };
-        if (*idmap && !can_idmap(tree, userns_fd))
-                *idmap = false;
         if (mkdir(at, 0755) < 0 ||
             sys_mount_setattr(tree, "", AT_EMPTY_PATH, &attr, sizeof attr) < 0 ||
             sys_move_mount(tree, "", AT_FDCWD, at, MOVE_MOUNT_F_EMPTY_PATH) < 0)
@@ -124,14 +122,14 @@ static int stage_images(struct rootfs_stage *s, struct trees *t, const struct ro
                 return fail_host(e, -errno, "cannot make the stage: %s", strerror(errno));
         for (unsigned i = 0; i < s->image_count; i++) {
                 char at[64];
-                s->images[i].idmap = s->privileged && userns_fd >= 0;
+                s->images[i].idmap = s->privileged && userns_fd >= 0 && can_idmap(t->root[i], userns_fd);
                 (void)snprintf(at, sizeof at, "img/%u", i);
-                int r = stage_tree(t->root[i], at, userns_fd, &s->images[i].idmap, e);
+                int r = stage_tree(t->root[i], at, e);
                 for (unsigned b = 0; r == 0 && b < images[i].bind_count; b++) {
                         (void)snprintf(at, sizeof at, "img/%u-%u", i, b);
                         (void)snprintf(s->images[i].binds[b], sizeof s->images[i].binds[b], "%s",
                                        images[i].binds[b]);
-                        r = stage_tree(t->bind[i][b], at, userns_fd, &s->images[i].idmap, e);
+                        r = stage_tree(t->bind[i][b], at, e);
                 }
                 if (r < 0)
                         return r;

@@ -152,6 +152,27 @@ out["shmat by id"] = [call(30, i, 0, 0) for i in range(8)]
                  "shmat by id": lambda r: set(r) == {"EINVAL"}})
 
 
+@attacks(81)
+def test_81_private_files_of_a_host_user(server, box):
+    """/usr is shown, but not what a user of the host who has the sandbox's number keeps there."""
+    uid = int(box.sh("id -u")["stdout"])
+    cases = {"/usr/local/cloche-canary-%d-%d-%o" % (os.getpid(), owner, mode): (owner, mode)
+             for owner in (0, uid) for mode in (0o600, 0o440, 0o604)}
+    try:
+        for path, (owner, mode) in cases.items():
+            with open(path, "w") as f:
+                f.write("private")
+            os.chown(path, owner, owner)
+            os.chmod(path, mode)
+        got = {case: box.exec("cat", path)["stdout"] for path, case in cases.items()}
+    except OSError as e:
+        raise common.Skip("cannot write to /usr: %s" % e)
+    finally:
+        for path in filter(os.path.exists, cases):
+            os.unlink(path)
+    assert got == {case: "private" if case[1] == 0o604 else "" for case in got}, got
+
+
 LOCK_FILE = "/usr/bin/env"
 
 
