@@ -77,11 +77,11 @@ static int lock_sysctls(int proc_fd)
         return 0;
 }
 
-int rootfs_masks_apply(uint64_t present, int proc_fd)
+int rootfs_masks_apply(uint64_t present, int proc_fd, int box)
 {
         struct mount_attr ro = { .attr_set = MOUNT_ATTR_RDONLY };
-        _cleanup_close_ int nothing = sys_open_tree(AT_FDCWD, "/nothing", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-        _cleanup_close_ int empty = sys_open_tree(AT_FDCWD, "/empty", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+        _cleanup_close_ int nothing = sys_open_tree(box, "nothing", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+        _cleanup_close_ int empty = sys_open_tree(box, "empty", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
         if (nothing < 0 || empty < 0 ||
             sys_mount_setattr(nothing, "", AT_EMPTY_PATH, &ro, sizeof ro) < 0 ||
             sys_mount_setattr(empty, "", AT_EMPTY_PATH, &ro, sizeof ro) < 0)
