@@ -301,9 +301,10 @@ void exec_abandon(struct exec *x)
 
 static void leader_gone(struct exec *x, int status)
 {
-        /* Perhaps the keeper killed the group from outside (KEEPER_KILL): see group.c. */
-        if (x->group && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
-                x->group->killed = true;
+        /* Perhaps the keeper killed all groups from outside (KEEPER_KILL), also those that only
+         * a background process was in: see group.c. */
+        if (x->group && !x->ending && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+                group_doubt_all();
         x->status = status;
         x->leader_done = true;
         x->duration = now_ns() - x->started;

@@ -167,6 +167,25 @@ def test_timeout_empties_the_group(server):
     assert server.delete("t").status == 204
 
 
+def test_kill_from_outside(server):
+    """What the keeper does for an agent that is held up: later commands must not feel it, also
+    in groups where only a background process was killed."""
+    slot = slot_of(server, server.make("k")["podName"])
+    for _ in range(3):
+        server.sh("k", "setsid sleep 900 >/dev/null 2>&1 &")
+    t = in_thread(server.exec, "k", "sleep", "900")
+    eventually(lambda: len(groups_with(slot, "sleep")) == 4, "four groups are lived in")
+    for e in groups_with(slot, "sleep"):
+        with open(os.path.join(slot, "cmd", e, "cgroup.kill"), "w") as f:
+            f.write("1")
+    t.join(20)
+    assert isinstance(t.result, dict) and t.result["signal"] == 9, t.result
+    for _ in range(6):
+        r = server.exec("k", "true")
+        assert r["reason"] == "exited", r
+    assert server.delete("k").status == 204
+
+
 def test_many_timeouts_leave_few_groups(server):
     made = server.make("m")
     slot = slot_of(server, made["podName"])
