@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -128,6 +129,8 @@ static struct stream *stream_open(struct exec *x, size_t cap, int *ret_write)
                 return NULL;
         }
         (void)fcntl(p[0], F_SETFL, O_NONBLOCK);
+        /* The pipe is the agent's, and opening /dev/stdout asks its inode. */
+        (void)fchmod(p[1], 0622);
         st->src = (struct source){ p[0], on_output };
         st->x = x;
         capture_init(&st->kept, cap);
