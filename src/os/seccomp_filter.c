@@ -4,6 +4,8 @@
 #include "os/seccomp_filter.h"
 
 #include <errno.h>
+#include <linux/netlink.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <stdlib.h>
@@ -119,12 +121,24 @@ static int add_argument_rules(scmp_filter_ctx ctx)
         /* All socket families but unix, inet, inet6 and netlink: they reach the host's kernel
          * or hypervisor beside the network namespace, exist only as attack surface, or make
          * the host load a module. */
-        for (unsigned family = 0; family < 64 && r == 0; family++)
-                if (family != AF_UNIX && family != AF_INET && family != AF_INET6 && family != AF_NETLINK)
-                        r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1,
+        for (unsigned family = 0; family < 64 && r == 0; family++) {
+                if (family == AF_UNIX || family == AF_INET || family == AF_INET6 || family == AF_NETLINK)
+                        continue;
+                r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1,
+                                     SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffffu, family));
+                if (r == 0)
+                        r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socketpair), 1,
                                              SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffffu, family));
+        }
+        /* Protocols over IP that are modules of the host, loaded for whoever asks. */
+        static const unsigned modules[] = { IPPROTO_DCCP, 115 /* L2TP */, IPPROTO_SCTP, IPPROTO_UDPLITE };
+        static const unsigned inet[] = { AF_INET, AF_INET6 };
+        for (unsigned i = 0; i < ARRAY_SIZE(modules) * ARRAY_SIZE(inet) && r == 0; i++)
+                r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPROTONOSUPPORT), SCMP_SYS(socket), 2,
+                                     SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffffu, inet[i % ARRAY_SIZE(inet)]),
+                                     SCMP_A2(SCMP_CMP_MASKED_EQ, 0xffffffffu, modules[i / ARRAY_SIZE(inet)]));
         /* Netlink other than routes: audit, netfilter (CVE-2024-1086), kobject events. */
-        for (unsigned proto = 1; proto < 23 && r == 0; proto++)
+        for (unsigned proto = 1; proto < MAX_LINKS && r == 0; proto++)
                 r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPROTONOSUPPORT), SCMP_SYS(socket), 2,
                                      SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffffu, AF_NETLINK),
                                      SCMP_A2(SCMP_CMP_MASKED_EQ, 0xffffffffu, proto));

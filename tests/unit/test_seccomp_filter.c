@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/netlink.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -104,6 +105,14 @@ static void call_with_arguments(void)
         REFUSED(socket(AF_NETLINK, SOCK_RAW, NETLINK_KOBJECT_UEVENT), EPROTONOSUPPORT);
         REFUSED(mknod("/nonexistent/dev", S_IFCHR | 0600, 0x103), EPERM);
         REFUSED(mknod("/nonexistent/dev", S_IFBLK | 0600, 0x103), EPERM);
+        REFUSED(syscall(SYS_socketpair, AF_TIPC, SOCK_STREAM, 0, NULL), EAFNOSUPPORT);
+        REFUSED(syscall(SYS_socketpair, 1ul << 32 | AF_VSOCK, SOCK_STREAM, 0, NULL), EAFNOSUPPORT);
+        static const int modules[] = { IPPROTO_DCCP, 115, IPPROTO_SCTP, IPPROTO_UDPLITE };
+        for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++) {
+                REFUSED(syscall(SYS_socket, AF_INET, 15, modules[i]), EPROTONOSUPPORT);
+                REFUSED(syscall(SYS_socket, AF_INET6, 15, modules[i]), EPROTONOSUPPORT);
+        }
+        REFUSED(syscall(SYS_socket, AF_NETLINK, 15, 31), EPROTONOSUPPORT);
         REFUSED(syscall(SYS_prlimit64, 1, RLIMIT_NOFILE, 1ul, NULL), EPERM);
         REFUSED(syscall(SYS_prlimit64, 1ul << 32 | 1, RLIMIT_NOFILE, 1ul, NULL), EPERM);
         REFUSED(syscall(SYS_personality, (unsigned long)ADDR_NO_RANDOMIZE), EPERM);
