@@ -1,4 +1,4 @@
-/* A deny-list that answers EPERM or ENOSYS and never kills: allow-lists age badly (a new
+/* A deny-list that answers EPERM or ENOSYS (0: done, as far as the caller can tell) and never kills: allow-lists age badly (a new
  * libc brings new calls, users answer by allowing everything). Each row names the attack.
  * ENOSYS is for calls whose callers fall back when the kernel lacks them. */
 #include "os/seccomp_filter.h"
@@ -93,6 +93,7 @@ static const struct deny denied[] = {
         { "set_mempolicy", EPERM, "NUMA attack surface" },
         { "fanotify_init", EPERM, "watches whole file systems" },
         { "memfd_secret", EPERM, "memory that cannot be reclaimed" },
+        { "sync", 0, "writes out the host's disks, all of them; nothing of a sandbox is on one" },
         { "uselib", ENOSYS, "old attack surface" },
         { "ustat", ENOSYS, "old attack surface" },
         { "_sysctl", ENOSYS, "old attack surface" },
