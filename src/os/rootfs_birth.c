@@ -121,6 +121,7 @@ static int ensure_dir(const char *path, mode_t mode, uid_t owner, struct err *e)
 static int mount_proc(const struct rootfs_stage *s, int box, int info, struct err *e)
 {
         static const char *const shown[] = { "meminfo", "cpuinfo" };
+        struct mount_attr ro = { .attr_set = MOUNT_ATTR_RDONLY };
         if (mount("proc", "/new/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
                 return fail_host(e, -errno, "cannot mount /proc: %s", strerror(errno));
         if (!s->privileged && umount2("/proc", MNT_DETACH) < 0)
@@ -131,7 +132,10 @@ static int mount_proc(const struct rootfs_stage *s, int box, int info, struct er
                 return fail_host(e, r, "cannot mask /proc: %s", strerror(-r));
         for (unsigned i = 0; i < ARRAY_SIZE(shown); i++) {
                 _cleanup_close_ int tree = sys_open_tree(info, shown[i], OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-                if (tree < 0 || sys_move_mount(tree, "", proc, shown[i], MOVE_MOUNT_F_EMPTY_PATH) < 0)
+                /* Without root the files' owner, the agent, has the commands' uid. */
+                if (tree < 0 ||
+                    (!s->privileged && sys_mount_setattr(tree, "", AT_EMPTY_PATH, &ro, sizeof ro) < 0) ||
+                    sys_move_mount(tree, "", proc, shown[i], MOVE_MOUNT_F_EMPTY_PATH) < 0)
                         return fail_host(e, -errno, "cannot show /proc/%s: %s", shown[i], strerror(errno));
         }
         return 0;

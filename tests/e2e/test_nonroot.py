@@ -391,6 +391,15 @@ def test_host_is_out_of_reach():
 
 
 # --- limits --------------------------------------------------------------------------------------
+def test_shown_limits_are_not_the_commands_to_write():
+    server = box()
+    server.make("shown", memoryLimit="64Mi")
+    for i in range(2):
+        r = server.sh("shown", "head -1 /proc/meminfo; for f in meminfo cpuinfo; do echo x > /proc/$f; chmod 0 /proc/$f; done; true")
+        assert r["stdout"].split() == ["MemTotal:", "65536", "kB"] and r["stderr"].count("ead-only") == 4, r
+    assert server.delete("shown").status == 204
+
+
 def test_storage_limit():
     server = box()
     server.make("disk", ephemeralStorageLimit="16Mi")
