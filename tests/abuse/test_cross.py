@@ -277,7 +277,7 @@ out["shm"] = readfile("/proc/sysvipc/shm").count("\\n") - 1
     found, reused = [], set()
     for what, source in LEAVE.items():
         for _ in range(15):  # whether a slot is used again depends on the host's traffic
-            server.canary.settle()
+            server.canary.settle(1)
             first = common.Box(server, "first", memoryLimit="1Gi")  # not the pool's shape: takes a slot itself
             slot = first.run(source + 'out["slot"] = [l for l in readfile("/proc/self/cgroup").splitlines() if "pids" in l]')["slot"]
             first.gone()
