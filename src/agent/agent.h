@@ -19,7 +19,7 @@ struct agent_params {
         uid_t agent_uid;    /* ids inside the sandbox's user namespace */
         uid_t user_uid;
         uint64_t memory;
-        uint64_t pids;
+        uint64_t pids;      /* for RLIMIT_NPROC, where no cgroup counts processes; else 0 */
         unsigned cpus;
         const struct seccomp_filter *filter;
         const char *cpuinfo; /* one processor's block of the host's /proc/cpuinfo */

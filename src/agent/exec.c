@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -131,6 +132,8 @@ static struct stream *stream_open(struct exec *x, size_t cap)
                 return NULL;
         }
         (void)fcntl(p[0], F_SETFL, O_NONBLOCK);
+        /* The pipe is the agent's, and opening /dev/stdout asks its inode. */
+        (void)fchmod(p[1], 0622);
         st->src = (struct source){ p[0], on_output };
         st->hold = p[1];
         st->x = x;
@@ -307,9 +310,10 @@ void exec_abandon(struct exec *x)
 
 static void leader_gone(struct exec *x, int status)
 {
-        /* Perhaps the keeper killed the group from outside (KEEPER_KILL): see group.c. */
-        if (x->group && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
-                x->group->killed = true;
+        /* Perhaps the keeper killed all groups from outside (KEEPER_KILL), also those that only
+         * a background process was in: see group.c. */
+        if (x->group && !x->ending && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+                group_doubt_all();
         x->status = status;
         x->leader_done = true;
         x->duration = now_ns() - x->started;
@@ -460,9 +464,8 @@ struct exec *exec_start(struct conn *c, struct str payload)
         x->started = now_ns();
         x->deadline = x->started + q.timeout_ms * NS_PER_MS;
         struct spawn s = { .argv = q.argv, .envp = q.envp, .workdir = q.workdir, .uid = execs.p->user_uid,
-                           .in = execs.null_fd, .out = x->stream[0]->hold, .err = x->stream[1]->hold, .tasks = execs.p->cg.tasks,
-                           .cpus = execs.p->cpus,
-                           .pids = execs.p->cg.cmd_dir < 0 ? execs.p->pids : 0 };
+                           .in = execs.null_fd, .out = x->stream[0]->hold, .err = x->stream[1]->hold,
+                           .tasks = execs.p->cg.tasks, .cpus = execs.p->cpus, .pids = execs.p->pids };
         pid_t pid = start_leader(x, &s);
         if (pid < 0) {
                 exec_free(x);

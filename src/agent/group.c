@@ -38,6 +38,12 @@ int group_kill(struct group *g)
         return file_write(g->dir, "cgroup.kill", "1");
 }
 
+void group_doubt_all(void)
+{
+        for (unsigned i = 0; i < groups.count; i++)
+                groups.all[i]->killed = true;
+}
+
 static void group_name(unsigned number, char out[16])
 {
         (void)snprintf(out, 16, "e%u", number);

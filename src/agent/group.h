@@ -22,3 +22,6 @@ struct group *group_take(void);
 void group_put(struct group *g, bool empty);
 bool group_populated(const struct group *g);
 int group_kill(struct group *g);
+/* Somebody outside may have killed groups, and only the kernel knows which: none of those that
+ * there are is used again. */
+void group_doubt_all(void);

@@ -80,8 +80,8 @@ static void worker_main(int conn, const struct work *w)
         sigemptyset(&none);
         (void)sigprocmask(SIG_SETMASK, &none, NULL);
         (void)prctl(PR_SET_NAME, "cloche-files");
-        /* Its cpu time and its place among the processes are the sandbox's; its memory is
-         * not (see above). */
+        /* Its cpu time and its place among the processes are the sandbox's, where v1 can count
+         * them apart from memory, which is not (see above). */
         static const enum cg_controller shared[] = { CG_PIDS, CG_CPU };
         for (unsigned i = 0; i < ARRAY_SIZE(shared); i++)
                 if (workers.tasks[shared[i]] >= 0 && write(workers.tasks[shared[i]], "0", 1) != 1)

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -23,6 +24,7 @@
 #include "engine/link.h"
 #include "os/landlock.h"
 #include "os/probe.h"
+#include "os/sealed.h"
 
 struct server {
         struct config config;
@@ -235,10 +237,25 @@ static int run(struct server *s, int argc, char **argv, struct err *e)
         return 0;
 }
 
+/* argv[0] is "serve"; the word before it is the program's. */
+static int seal(int argc, char **argv)
+{
+#ifdef CLOCHE_SANITIZE /* reports look their symbols up in the program's file */
+        (void)argc;
+        (void)argv;
+        return 0;
+#else
+        int r = sealed_exec("cloche", argc + 1, argv - 1);
+        (void)prctl(PR_SET_NAME, "cloche"); /* after it the kernel's idea of a name is a number */
+        return r;
+#endif
+}
+
 int serve_main(int argc, char **argv)
 {
         static struct server s; /* large, and there is one */
         struct err e = { 0 };
+        int sealed = seal(argc, argv);
         config_init(&s.config);
         int r = config_load(&s.config, argc, argv, &e);
         if (r == 0 && s.config.help) {
@@ -255,6 +272,9 @@ int serve_main(int argc, char **argv)
                 struct sigaction ignore = { .sa_handler = SIG_IGN };
                 (void)sigaction(SIGPIPE, &ignore, NULL);
                 log_setup((enum log_level)s.config.log_level, s.config.log_format == LOG_FORMAT_JSON, "cloche");
+                if (sealed < 0)
+                        log_line(LOG_WARN, "commands can run this program: no sealed copy of it can be made", "error",
+                                 strerror(-sealed), NULL);
                 r = run(&s, argc, argv, &e);
         }
         if (r < 0)

@@ -104,7 +104,7 @@ void birth_run(const struct birth *b)
                 .agent_uid = b->slots->privileged ? 0 : SANDBOX_UID,
                 .user_uid = SANDBOX_UID,
                 .memory = b->req->memory,
-                .pids = b->req->pids,
+                .pids = b->slots->cg.where[CG_PIDS] == CG_NOWHERE ? b->req->pids : 0,
                 .cpus = cpus_of(b->req),
                 .filter = b->filter,
                 .cpuinfo = b->cpuinfo,

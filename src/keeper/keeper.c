@@ -227,7 +227,8 @@ static void do_adopt(const struct keeper_request *q, int pidfd)
 static int find_agent(const struct slot *slot, int *pidfd)
 {
         pid_t pid = pidfd_pid(*pidfd);
-        if (pid == slot->pid)
+        /* An adopted agent's number may be another process's by now. */
+        if (pid == slot->pid && (slot->ours || lives_in_slot(pid, slot)))
                 return 1;
         if (slot->ours && *pidfd < 0) {
                 /* A server without fds to spare attaches none. Our own child's pid means it

@@ -9,6 +9,8 @@
 #include "os/cgroup.h"
 #include "os/sys.h"
 
+#define V1_SOCKET_SHARE 4 /* socket buffers may take a quarter of the memory limit, beside it */
+
 static int slot_dir(int parent, unsigned slot, const char *below)
 {
         char path[64];
@@ -90,8 +92,11 @@ int cg_slot_make(const struct cg *cg, unsigned slot, uid_t uid, struct err *e)
         return 0;
 }
 
-static int limit_memory_v1(int dir, unsigned slot, const char *value)
+static int limit_memory_v1(int dir, unsigned slot, uint64_t memory)
 {
+        char value[32], sockets[32];
+        (void)snprintf(value, sizeof value, "%llu", (unsigned long long)memory);
+        (void)snprintf(sockets, sizeof sockets, "%llu", (unsigned long long)memory / V1_SOCKET_SHARE);
         /* The combined limit may never be below the plain one, so the order depends on
          * whether we go up or down: open the combined one first. Absent without swap
          * accounting, and that is fine. */
@@ -101,9 +106,14 @@ static int limit_memory_v1(int dir, unsigned slot, const char *value)
                 (void)slot_write(dir, slot, "memory.force_empty", "0");
                 r = slot_write(dir, slot, "memory.limit_in_bytes", value);
         }
-        if (r == 0)
-                (void)slot_write(dir, slot, "memory.memsw.limit_in_bytes", value);
-        return r;
+        if (r < 0)
+                return r;
+        (void)slot_write(dir, slot, "memory.memsw.limit_in_bytes", value);
+        /* v1 counts socket buffers apart, and only where they have a limit: without one a
+         * sandbox fills the host's memory, and the share of it that all TCP has, over its
+         * loopback. */
+        r = slot_write(dir, slot, "memory.kmem.tcp.limit_in_bytes", sockets);
+        return r == -ENOENT ? 0 : r;
 }
 
 static int limit_one(const struct cg *cg, unsigned slot, enum cg_controller c, const struct cg_limits *l)
@@ -113,9 +123,9 @@ static int limit_one(const struct cg *cg, unsigned slot, enum cg_controller c, c
         int dir = v1 ? cg->v1[c] : cg->v2;
         switch (c) {
         case CG_MEMORY:
-                (void)snprintf(value, sizeof value, "%llu", (unsigned long long)l->memory);
                 if (v1)
-                        return limit_memory_v1(dir, slot, value);
+                        return limit_memory_v1(dir, slot, l->memory);
+                (void)snprintf(value, sizeof value, "%llu", (unsigned long long)l->memory);
                 (void)slot_write(dir, slot, "cmd/memory.swap.max", "0");
                 return slot_write(dir, slot, "cmd/memory.max", value);
         case CG_PIDS:

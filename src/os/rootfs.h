@@ -1,7 +1,7 @@
 /* A sandbox's file system, in two steps:
  *
  *   rootfs_stage   once, in the keeper: a mount namespace that holds nothing but an empty
- *                  tmpfs, the images and a ready /dev. Every sandbox copies this small
+ *                  tmpfs and the images. Every sandbox copies this small
  *                  table of mounts and never the host's.
  *   rootfs_birth   for each sandbox, in its first process: overlay over the image with a
  *                  tmpfs of the sandbox's size above it, /proc with masks, /dev; then the
@@ -31,9 +31,10 @@ struct rootfs_stage {
         struct {
                 unsigned bind_count;
                 char binds[ROOTFS_MAX_BINDS][64]; /* inside path, "/usr" */
-                bool idmap; /* its file systems can be shown with shifted owners */
+                bool idmap; /* its root can be shown with shifted owners; its binds never are */
         } images[ROOTFS_MAX_IMAGES];
-        bool privileged; /* real root: device nodes and idmapped mounts */
+        bool privileged; /* real root: idmapped mounts */
+        bool own_dev;    /* each sandbox gets device nodes of its own */
         uint64_t proc_masks; /* bit i: row i of the mask table exists on this kernel */
 };
 

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "os/rootfs.h"
+#include "os/rootfs_dev.h"
 #include "os/rootfs_masks.h"
 #include "os/sys.h"
 
@@ -26,6 +27,7 @@ static int make_box(const struct rootfs_plan *p, int *ret_box, struct err *e)
         _cleanup_close_ int box = open("/box", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (box < 0 || mkdirat(box, "upper", 0755) < 0 || mkdirat(box, "work", 0700) < 0 ||
             mkdirat(box, "info", 0755) < 0 || mkdirat(box, "upper/workspace", 0755) < 0 ||
+            mkdirat(box, "empty", 0555) < 0 || mknodat(box, "nothing", S_IFREG | 0444, 0) < 0 ||
             mkdirat(box, "shm", 0755) < 0 || fchmodat(box, "shm", 01777, 0) < 0)
                 return fail_host(e, -errno, "cannot lay out the sandbox's storage: %s", strerror(errno));
         if (fchownat(box, "upper", p->base_uid, p->base_uid, 0) < 0 ||
@@ -93,7 +95,9 @@ static int mount_overlay(const struct rootfs_stage *s, const struct rootfs_plan 
                 (void)snprintf(from, sizeof from, "/img/%u-%u", p->image, b);
                 (void)snprintf(to, sizeof to, "/new%s", s->images[p->image].binds[b]);
                 (void)snprintf(lower, sizeof lower, "/lower%u", b);
-                r = copy_tree(from, userns, lower);
+                /* With the host's owners, who are nobody inside: shifted ones would give the
+                 * sandbox's user what the host's user of that number keeps to himself. */
+                r = copy_tree(from, -1, lower);
                 if (r == 0)
                         r = show_host_dir(lower, to);
                 if (r < 0)
@@ -114,34 +118,59 @@ static int ensure_dir(const char *path, mode_t mode, uid_t owner, struct err *e)
         return 0;
 }
 
-static int mount_proc(const struct rootfs_stage *s, int info, struct err *e)
+static int mount_proc(const struct rootfs_stage *s, int box, int info, struct err *e)
 {
         static const char *const shown[] = { "meminfo", "cpuinfo" };
+        struct mount_attr ro = { .attr_set = MOUNT_ATTR_RDONLY };
         if (mount("proc", "/new/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
                 return fail_host(e, -errno, "cannot mount /proc: %s", strerror(errno));
         if (!s->privileged && umount2("/proc", MNT_DETACH) < 0)
                 return fail_host(e, -errno, "cannot take the host's /proc away: %s", strerror(errno));
         _cleanup_close_ int proc = open("/new/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
-        int r = proc < 0 ? -errno : rootfs_masks_apply(s->proc_masks, proc);
+        int r = proc < 0 ? -errno : rootfs_masks_apply(s->proc_masks, proc, box);
         if (r < 0)
                 return fail_host(e, r, "cannot mask /proc: %s", strerror(-r));
         for (unsigned i = 0; i < ARRAY_SIZE(shown); i++) {
                 _cleanup_close_ int tree = sys_open_tree(info, shown[i], OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-                if (tree < 0 || sys_move_mount(tree, "", proc, shown[i], MOVE_MOUNT_F_EMPTY_PATH) < 0)
+                /* Without root the files' owner, the agent, has the commands' uid. */
+                if (tree < 0 ||
+                    (!s->privileged && sys_mount_setattr(tree, "", AT_EMPTY_PATH, &ro, sizeof ro) < 0) ||
+                    sys_move_mount(tree, "", proc, shown[i], MOVE_MOUNT_F_EMPTY_PATH) < 0)
                         return fail_host(e, -errno, "cannot show /proc/%s: %s", shown[i], strerror(errno));
         }
         return 0;
 }
 
+/* Fresh, so that no image can have put a symlink where a device is expected (CVE-2025-31133
+ * and its family), and the sandbox's own: over shared inodes locks would cross sandboxes, and
+ * inotify would tell each when the others open a device. A tree to be mounted, or -errno. */
+static int make_dev(const struct rootfs_stage *s, int box)
+{
+        struct mount_attr attr = { .attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOEXEC, .attr_clr = MOUNT_ATTR_NODEV };
+        _cleanup_close_ int dev = -1, tree = -1;
+        if (s->own_dev) {
+                dev = mkdirat(box, "dev", 0755) < 0 ? -1 : openat(box, "dev", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+                int r = dev < 0 ? -errno : rootfs_dev_fill(dev, -1);
+                if (r < 0)
+                        return r;
+                tree = sys_open_tree(dev, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+        } else {
+                attr.attr_clr = 0; /* without root a mount keeps the attributes it was born with */
+                tree = sys_open_tree(AT_FDCWD, "/dev", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+        }
+        if (tree < 0 || sys_mount_setattr(tree, "", AT_EMPTY_PATH, &attr, sizeof attr) < 0)
+                return -errno;
+        return steal_fd(&tree);
+}
+
 static int mount_dev(const struct rootfs_stage *s, const struct rootfs_plan *p, int box, struct err *e)
 {
-        struct mount_attr ro = { .attr_set = MOUNT_ATTR_RDONLY };
         char opts[96];
-        unsigned recursive = s->privileged ? 0 : AT_RECURSIVE; /* bound nodes are mounts */
-        _cleanup_close_ int dev = sys_open_tree(AT_FDCWD, "/dev", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | recursive);
+        _cleanup_close_ int dev = make_dev(s, box);
+        if (dev < 0)
+                return fail_host(e, dev, "cannot make /dev: %s", strerror(-dev));
         _cleanup_close_ int shm = sys_open_tree(box, "shm", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-        if (dev < 0 || shm < 0 || sys_mount_setattr(dev, "", AT_EMPTY_PATH, &ro, sizeof ro) < 0 ||
-            sys_move_mount(dev, "", AT_FDCWD, "/new/dev", MOVE_MOUNT_F_EMPTY_PATH) < 0 ||
+        if (shm < 0 || sys_move_mount(dev, "", AT_FDCWD, "/new/dev", MOVE_MOUNT_F_EMPTY_PATH) < 0 ||
             sys_move_mount(shm, "", AT_FDCWD, "/new/dev/shm", MOVE_MOUNT_F_EMPTY_PATH) < 0)
                 return fail_host(e, -errno, "cannot mount /dev: %s", strerror(errno));
         /* An instance of its own, with a bound on how many terminals can be hoarded. */
@@ -209,7 +238,7 @@ int rootfs_birth(const struct rootfs_stage *stage, const struct rootfs_plan *pla
         for (unsigned i = 0; r == 0 && i < ARRAY_SIZE(points); i++)
                 r = ensure_dir(points[i].path, points[i].mode, plan->base_uid, e);
         if (r == 0)
-                r = mount_proc(stage, info, e);
+                r = mount_proc(stage, box, info, e);
         if (r == 0)
                 r = mount_dev(stage, plan, box, e);
         if (r < 0)

@@ -1,8 +1,8 @@
 /* The sandbox's user is no one to the host's root-owned files of /proc already; the masks
  * hide what is readable for all, and are the second lock on what is not. A file of nothing
- * is bound over files and an empty directory over directories; copies of the stage's, which
- * is read-only, so they are, too. (A copy that was made read-only here and copied again
- * would have to be thrown away at the end, which waits for an RCU grace period.) */
+ * is bound over files and an empty directory over directories. Each mask is a mount of its
+ * own, made read-only and moved into place: one that is made to be copied would have to be
+ * thrown away at the end, which waits for an RCU grace period. */
 #include "os/rootfs_masks.h"
 
 #include <assert.h>
@@ -60,10 +60,12 @@ uint64_t rootfs_masks_present(void)
         return bits;
 }
 
-static int cover(const char *source, int proc_fd, const char *path)
+static int cover(int box, const char *source, int proc_fd, const char *path)
 {
-        _cleanup_close_ int tree = sys_open_tree(AT_FDCWD, source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-        if (tree < 0 || sys_move_mount(tree, "", proc_fd, path, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+        struct mount_attr ro = { .attr_set = MOUNT_ATTR_RDONLY };
+        _cleanup_close_ int tree = sys_open_tree(box, source, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+        if (tree < 0 || sys_mount_setattr(tree, "", AT_EMPTY_PATH, &ro, sizeof ro) < 0 ||
+            sys_move_mount(tree, "", proc_fd, path, MOVE_MOUNT_F_EMPTY_PATH) < 0)
                 return -errno;
         return 0;
 }
@@ -79,12 +81,12 @@ static int lock_sysctls(int proc_fd)
         return 0;
 }
 
-int rootfs_masks_apply(uint64_t present, int proc_fd)
+int rootfs_masks_apply(uint64_t present, int proc_fd, int box)
 {
         for (unsigned i = 0; i < ARRAY_SIZE(masks); i++) {
                 if (!(present & 1ull << i))
                         continue;
-                int r = cover(masks[i].directory ? "/empty" : "/nothing", proc_fd, masks[i].path);
+                int r = cover(box, masks[i].directory ? "empty" : "nothing", proc_fd, masks[i].path);
                 if (r < 0 && r != -ENOENT)
                         return r;
         }

@@ -7,63 +7,30 @@
 #include <sys/sysmacros.h>
 
 #include "os/rootfs.h"
+#include "os/rootfs_dev.h"
 #include "os/rootfs_masks.h"
 #include "os/sys.h"
 
-struct node {
-        const char *name;
-        unsigned major, minor;
-};
-
-static const struct node nodes[] = {
-        { "null", 1, 3 }, { "zero", 1, 5 },    { "full", 1, 7 },
-        { "random", 1, 8 }, { "urandom", 1, 9 }, { "tty", 5, 0 },
-};
-
-static const char *const links[][2] = {
-        { "/proc/self/fd", "fd" },       { "/proc/self/fd/0", "stdin" },
-        { "/proc/self/fd/1", "stdout" }, { "/proc/self/fd/2", "stderr" },
-        { "pts/ptmx", "ptmx" },
-};
-
-/* A device of the host, bound over an empty file: without CAP_MKNOD there is no other way. */
-static int bind_node(int dev, const struct node *n, int host_dev)
+/* Can device nodes be made here? A container may keep CAP_MKNOD from its root. */
+static bool can_mknod(void)
 {
-        _cleanup_close_ int tree = sys_open_tree(host_dev, n->name, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-        if (tree < 0)
-                return -errno;
-        _cleanup_close_ int at = openat(dev, n->name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
-        if (at < 0 || sys_move_mount(tree, "", dev, n->name, MOVE_MOUNT_F_EMPTY_PATH) < 0)
-                return -errno;
-        return 0;
+        if (mknod("node", S_IFCHR | 0600, makedev(1, 3)) < 0)
+                return false;
+        (void)unlink("node");
+        return true;
 }
 
-/* /dev as every sandbox sees it, read-only: a fresh tmpfs of ours, so that no image can
- * have put a symlink where a device is expected (CVE-2025-31133 and its family). */
-static int stage_dev(bool privileged, int host_dev, struct err *e)
+/* Where they cannot, one /dev for all: a tmpfs of ours that has the host's bound into it. */
+static int stage_dev(int host_dev, struct err *e)
 {
+        mode_t mask = umask(0);
         if (mkdir("dev", 0755) < 0 ||
             mount("tmpfs", "dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=0755,size=64k") < 0)
                 return fail_host(e, -errno, "cannot make /dev: %s", strerror(errno));
         _cleanup_close_ int dev = open("dev", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (dev < 0)
-                return fail_host(e, -errno, "cannot open /dev: %s", strerror(errno));
-        for (unsigned i = 0; i < ARRAY_SIZE(nodes); i++) {
-                int r = 0;
-                if (!privileged || mknodat(dev, nodes[i].name, S_IFCHR | 0666,
-                                           makedev(nodes[i].major, nodes[i].minor)) < 0)
-                        r = bind_node(dev, &nodes[i], host_dev);
-                else if (fchmodat(dev, nodes[i].name, 0666, 0) < 0) /* past the umask */
-                        r = -errno;
-                if (r < 0)
-                        return fail_host(e, r, "cannot make /dev/%s: %s", nodes[i].name, strerror(-r));
-        }
-        for (unsigned i = 0; i < ARRAY_SIZE(links); i++)
-                if (symlinkat(links[i][0], dev, links[i][1]) < 0)
-                        return fail_host(e, -errno, "cannot make /dev/%s", links[i][1]);
-        if (mkdirat(dev, "shm", 0755) < 0 || mkdirat(dev, "pts", 0755) < 0)
-                return fail_host(e, -errno, "cannot make /dev/shm");
-        return 0;
+        int r = dev < 0 ? -errno : rootfs_dev_fill(dev, host_dev);
+        (void)umask(mask);
+        return r < 0 ? fail_host(e, r, "cannot fill /dev: %s", strerror(-r)) : 0;
 }
 
 static bool can_idmap(int tree, int userns_fd)
@@ -74,11 +41,9 @@ static bool can_idmap(int tree, int userns_fd)
 }
 
 /* Puts a read-only copy of a host directory at `at` on the stage. */
-static int stage_tree(int tree, const char *at, int userns_fd, bool *idmap, struct err *e)
+static int stage_tree(int tree, const char *at, struct err *e)
 {
         struct mount_attr attr = { .attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV };
-        if (*idmap && !can_idmap(tree, userns_fd))
-                *idmap = false;
         if (mkdir(at, 0755) < 0 ||
             sys_mount_setattr(tree, "", AT_EMPTY_PATH, &attr, sizeof attr) < 0 ||
             sys_move_mount(tree, "", AT_FDCWD, at, MOVE_MOUNT_F_EMPTY_PATH) < 0)
@@ -124,14 +89,14 @@ static int stage_images(struct rootfs_stage *s, struct trees *t, const struct ro
                 return fail_host(e, -errno, "cannot make the stage: %s", strerror(errno));
         for (unsigned i = 0; i < s->image_count; i++) {
                 char at[64];
-                s->images[i].idmap = s->privileged && userns_fd >= 0;
+                s->images[i].idmap = s->privileged && userns_fd >= 0 && can_idmap(t->root[i], userns_fd);
                 (void)snprintf(at, sizeof at, "img/%u", i);
-                int r = stage_tree(t->root[i], at, userns_fd, &s->images[i].idmap, e);
+                int r = stage_tree(t->root[i], at, e);
                 for (unsigned b = 0; r == 0 && b < images[i].bind_count; b++) {
                         (void)snprintf(at, sizeof at, "img/%u-%u", i, b);
                         (void)snprintf(s->images[i].binds[b], sizeof s->images[i].binds[b], "%s",
                                        images[i].binds[b]);
-                        r = stage_tree(t->bind[i][b], at, userns_fd, &s->images[i].idmap, e);
+                        r = stage_tree(t->bind[i][b], at, e);
                 }
                 if (r < 0)
                         return r;
@@ -169,10 +134,8 @@ static int build(struct rootfs_stage *s, struct trees *t, const struct rootfs_im
                 if (mkdir(name, 0755) < 0)
                         return fail_host(e, -errno, "cannot make the stage: %s", strerror(errno));
         }
-        _cleanup_close_ int nothing = open("nothing", O_CREAT | O_RDONLY | O_CLOEXEC, 0444);
-        if (nothing < 0)
-                return fail_host(e, -errno, "cannot make the stage: %s", strerror(errno));
-        r = stage_dev(s->privileged, host_dev, e);
+        s->own_dev = s->privileged && can_mknod();
+        r = s->own_dev ? 0 : stage_dev(host_dev, e);
         if (r == 0)
                 r = stage_images(s, t, images, userns_fd, e);
         if (r < 0)
@@ -187,7 +150,7 @@ static int build(struct rootfs_stage *s, struct trees *t, const struct rootfs_im
         }
         if (sys_pivot_root(".", ".") < 0 || umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
                 return fail_host(e, -errno, "cannot leave the host's root: %s", strerror(errno));
-        /* Finished. What is copied of it, such as the masks over /proc, is then read-only too. */
+        /* Finished: births mount on it, and nothing writes to it any more. */
         struct mount_attr ro = { .attr_set = MOUNT_ATTR_RDONLY };
         if (sys_mount_setattr(AT_FDCWD, "/", 0, &ro, sizeof ro) < 0)
                 return fail_host(e, -errno, "cannot make the stage read-only: %s", strerror(errno));

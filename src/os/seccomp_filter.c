@@ -1,4 +1,4 @@
-/* A deny-list that answers EPERM or ENOSYS and never kills: allow-lists age badly (a new
+/* A deny-list that answers EPERM or ENOSYS (0: done, as far as the caller can tell) and never kills: allow-lists age badly (a new
  * libc brings new calls, users answer by allowing everything). Each row names the attack.
  * ENOSYS is for calls whose callers fall back when the kernel lacks them. */
 #include "os/seccomp_filter.h"
@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <linux/netlink.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <seccomp.h>
 #include <stddef.h>
@@ -102,6 +103,7 @@ static const struct deny denied[] = {
         { "set_mempolicy", EPERM, "NUMA attack surface" },
         { "fanotify_init", EPERM, "watches whole file systems" },
         { "memfd_secret", EPERM, "memory that cannot be reclaimed" },
+        { "sync", 0, "writes out the host's disks, all of them; nothing of a sandbox is on one" },
         { "uselib", ENOSYS, "old attack surface" },
         { "ustat", ENOSYS, "old attack surface" },
         { "_sysctl", ENOSYS, "old attack surface" },
@@ -150,6 +152,16 @@ static int add_argument_rules(scmp_filter_ctx ctx)
         if (r == 0) /* compares 64 bits: whatever is in the upper half is above, too */
                 r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socket), 1,
                                      SCMP_A0(SCMP_CMP_GT, AF_NETLINK));
+        if (r == 0)
+                r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socketpair), 1,
+                                     SCMP_A0(SCMP_CMP_NE, AF_UNIX));
+        /* Protocols over IP that are modules of the host, loaded for whoever asks. */
+        static const unsigned modules[] = { IPPROTO_DCCP, 115 /* L2TP */, IPPROTO_SCTP, IPPROTO_UDPLITE };
+        static const unsigned inet[] = { AF_INET, AF_INET6 };
+        for (unsigned i = 0; i < ARRAY_SIZE(modules) * ARRAY_SIZE(inet) && r == 0; i++)
+                r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPROTONOSUPPORT), SCMP_SYS(socket), 2,
+                                     SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffffu, inet[i % ARRAY_SIZE(inet)]),
+                                     SCMP_A2(SCMP_CMP_MASKED_EQ, 0xffffffffu, modules[i / ARRAY_SIZE(inet)]));
         /* Netlink other than routes: audit, netfilter (CVE-2024-1086), kobject events. */
         if (r == 0)
                 r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPROTONOSUPPORT), SCMP_SYS(socket), 2,
@@ -175,6 +187,11 @@ static int add_argument_rules(scmp_filter_ctx ctx)
                 r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prlimit64), 2,
                                      SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffffu, RLIMIT_CORE),
                                      SCMP_A2(SCMP_CMP_NE, 0));
+        /* Limits of the agent. Without root it has the commands' uid: one that may open no
+         * file any more finds nothing to kill at a deadline, and accepts nobody. */
+        if (r == 0)
+                r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(prlimit64), 2,
+                                     SCMP_A0(SCMP_CMP_MASKED_EQ, 0xffffffffu, 1), SCMP_A2(SCMP_CMP_NE, 0));
         return r;
 }
 

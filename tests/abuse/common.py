@@ -24,6 +24,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import harness
 from harness import Skip, eventually
 
+POOL = 4  # DEFAULT_POOL_SIZE of base/limits.h
 MAX_IDLE = 32  # of keeper/slot.c: slots that are kept for the next sandbox
 
 SYSCTLS = ["kernel/core_pattern", "kernel/modprobe", "kernel/hostname", "kernel/domainname",
@@ -123,8 +124,12 @@ class Canary:
         self.pods = len(server.list_pods())
         self.state = self.host()
 
-    def settle(self):
-        eventually(lambda: self.server.stats()["inTransit"] == 0, "no sandbox is on its way")
+    def settle(self, others=0):
+        """Until the pool is full again and only the neighbour and that many others are there
+        beside it: what is counted before and after would differ by what the pool still lacks."""
+        eventually(lambda: self.server.stats()["inTransit"] == 0 and
+                   len(self.server.list_pods()) == POOL + 1 + others,
+                   "the neighbour, %d others and %d ready sandboxes are all there is" % (others, POOL))
 
     def host(self):
         s = {"sysctl " + k: read("/proc/sys/" + k) for k in SYSCTLS}

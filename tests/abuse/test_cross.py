@@ -152,23 +152,67 @@ out["shmat by id"] = [call(30, i, 0, 0) for i in range(8)]
                  "shmat by id": lambda r: set(r) == {"EINVAL"}})
 
 
-LOCK_FILE = "/usr/bin/env"
+@attacks(81)
+def test_81_private_files_of_a_host_user(server, box):
+    """/usr is shown, but not what a user of the host who has the sandbox's number keeps there."""
+    uid = int(box.sh("id -u")["stdout"])
+    cases = {"/usr/local/cloche-canary-%d-%d-%o" % (os.getpid(), owner, mode): (owner, mode)
+             for owner in (0, uid) for mode in (0o600, 0o440, 0o604)}
+    try:
+        for path, (owner, mode) in cases.items():
+            with open(path, "w") as f:
+                f.write("private")
+            os.chown(path, owner, owner)
+            os.chmod(path, mode)
+        got = {case: box.exec("cat", path)["stdout"] for path, case in cases.items()}
+    except OSError as e:
+        raise common.Skip("cannot write to /usr: %s" % e)
+    finally:
+        for path in filter(os.path.exists, cases):
+            os.unlink(path)
+    assert got == {case: "private" if case[1] == 0o604 else "" for case in got}, got
+
+
+SHARED_FILES = ["/usr/bin/env", "/dev/null", "/dev/zero", "/proc/keys"]
 
 
 @attacks(80)
 def test_80_locks_on_shared_files(server, box):
-    """A lock on a file of the image, held inside: do another sandbox and the host see it?"""
-    Background(server, "neighbour", "import fcntl\nf = open(%r)\nfcntl.flock(f, fcntl.LOCK_EX)" % LOCK_FILE, 2)
+    """A lock that is held inside: do another sandbox and the host see it?"""
+    Background(server, "neighbour", """
+import fcntl
+files = [open(p) for p in %r]
+for f in files: fcntl.flock(f, fcntl.LOCK_EX)
+""" % SHARED_FILES, 2)
     got = box.run("""
 import fcntl
-f = open(%r)
-out["flock"] = attempt(fcntl.flock, f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-out["lease"] = attempt(fcntl.fcntl, f, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-""" % LOCK_FILE)
-    host = subprocess.run(["flock", "-n", LOCK_FILE, "true"]).returncode
+for p in %r:
+    f = open(p)
+    out["flock " + p] = attempt(fcntl.flock, f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    out["lease " + p] = attempt(fcntl.fcntl, f, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+""" % SHARED_FILES)
+    host = [subprocess.run(["flock", "-n", p, "true"]).returncode for p in SHARED_FILES if os.path.exists(p)]
     server.sh("neighbour", "rm -f /workspace/ready-*")
-    expect(got, {"lease": {"EACCES", "EROFS", "EAGAIN", "EPERM"}})
-    assert got["flock"] is None and host == 0, "a lock crosses: other sandbox %r, host's flock %d" % (got["flock"], host)
+    no = {"EACCES", "EROFS", "EAGAIN", "EPERM", "EINVAL"}
+    expect(got, {k: no if k.startswith("lease") else None for k in got})
+    assert set(host) == {0}, "a lock crosses to the host: %r" % host
+
+
+@attacks(80)
+def test_80_watching_shared_devices(server, box):
+    """inotify on /dev and on a masked file: does it show when others open them?"""
+    watcher = Background(server, box.name, """
+ino = call(294, 0o4000)
+for p in ("/dev", "/dev/null", "/dev/pts", "/proc/keys"): call(254, ino, p, 0x21)  # IN_OPEN, IN_ACCESS
+def look():
+    try: print(os.read(ino, 65536))
+    except BlockingIOError: print("nothing")
+    sys.stdout.flush()
+import atexit; atexit.register(look)
+""", 1)
+    server.sh("neighbour", "head -c 1 /dev/zero > /dev/null; cat /proc/keys")
+    watcher.thread.join()
+    assert watcher.replies[0]["stdout"] == "nothing\n", "a sandbox sees what others open: %r" % watcher.replies
 
 
 @attacks(80)
@@ -233,7 +277,7 @@ out["shm"] = readfile("/proc/sysvipc/shm").count("\\n") - 1
     found, reused = [], set()
     for what, source in LEAVE.items():
         for _ in range(15):  # whether a slot is used again depends on the host's traffic
-            server.canary.settle()
+            server.canary.settle(1)
             first = common.Box(server, "first", memoryLimit="1Gi")  # not the pool's shape: takes a slot itself
             slot = first.run(source + 'out["slot"] = [l for l in readfile("/proc/self/cgroup").splitlines() if "pids" in l]')["slot"]
             first.gone()

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """B: memory, disk, kernel objects (21-39, as far as a sandbox without network and mounts
 can try them)."""
+import fcntl
 import socket
+import struct
+import tempfile
 import time
 import common
 import harness
@@ -65,6 +68,29 @@ def test_23_page_cache_pressure(server, box):
     r = box.sh("find /usr/lib /usr/bin -type f -size +200k 2>/dev/null | head -150 | xargs cat | wc -c", timeoutSeconds=20)
     assert r["exitCode"] == 0 and int(r["stdout"]) > 64 << 20, r
     box.alive()
+
+
+def delayed(fd):
+    """Is the file's data still to be given a place on the disk?"""
+    ask = struct.pack("<QQIIII", 0, 2 ** 63 - 1, 0, 0, 8, 0) + bytes(8 * 56)
+    got = fcntl.ioctl(fd, 0xC020660B, ask)  # FS_IOC_FIEMAP
+    flags = [struct.unpack_from("<I", got, 32 + 56 * i + 40)[0] for i in range(struct.unpack_from("<I", got, 20)[0])]
+    return any(f & 4 for f in flags)
+
+
+@attacks(23)
+def test_23_sync_is_not_the_host_s(server, box):
+    """A sandbox that calls sync all the time must not keep the host's disks busy."""
+    with tempfile.NamedTemporaryFile(dir=server.state) as f:
+        f.write(bytes(1 << 20))
+        f.flush()
+        try:
+            if not delayed(f.fileno()):
+                raise common.Skip("this file system does not delay")
+        except OSError as e:
+            raise common.Skip("no FIEMAP here: %s" % e)
+        r = box.exec("sync")
+        assert r["exitCode"] == 0 and delayed(f.fileno()), "a sandbox's sync wrote out the host's files: %r" % r
 
 
 @attacks(24, memoryLimit="64Mi")
@@ -231,6 +257,25 @@ out["watches"] = watches
     r = server.python("neighbour", "import os; m,s=os.openpty(); p=os.pipe(); os.memfd_create('x'); "
                                    "import ctypes; assert ctypes.CDLL(None).inotify_init1(0)>=0; print('fine')")
     assert r["stdout"] == "fine\n", r
+
+
+@attacks(39, memoryLimit="32Mi")
+def test_39_socket_buffers_count_as_memory(server, box):
+    """Bytes in flight over the own loopback are memory, too; cgroup v1 has to be told so."""
+    r = box.exec("python3", "-c", common.PRELUDE + """
+listener = socket.socket(); listener.bind(("127.0.0.1", 0)); listener.listen(100)
+kept, total, block = [], 0, bytes(65536)
+for i in range(30):
+    c = socket.socket(); c.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+    c.connect(listener.getsockname()); kept += [c, listener.accept()[0]]
+    c.setblocking(False)
+    try:
+        while total < 128 << 20: total += c.send(block)
+    except OSError: pass
+print(total >> 20)
+""", timeoutSeconds=20)
+    assert r["reason"] == "oom" or int(r["stdout"]) < 48, "%s MiB of buffers fitted beside 32: %r" % (r["stdout"], r)
+    box.alive()
 
 
 @attacks(30, memoryLimit="128Mi")

@@ -141,6 +141,22 @@ out["66 run /proc/1/exe"] = attempt(os.execv, "/proc/1/exe", ["cloche", "version
     box.alive()
 
 
+@attacks(66)
+def test_66_the_agent_s_own_program(server, box):
+    """A command is the agent until its exec, so /proc/self/exe means the agent's program there:
+    as the command, in a search path, as a script's interpreter, behind a link."""
+    if harness.SANITIZED:
+        raise common.Skip("a sanitized server runs from its file")
+    box.sh("echo '#!/proc/self/exe version' > script; chmod +x script; ln -s /proc/self/exe link")
+    for cmd, env in ((["/proc/self/exe", "version"], {}), (["/proc/thread-self/exe", "version"], {}),
+                     (["exe", "version"], {"PATH": "/proc/self"}), (["./script"], {}), (["./link", "version"], {})):
+        r = box.exec(*cmd, env=env)
+        assert r["exitCode"] in (126, 127) and not r["stdout"], (cmd, r)
+    path = os.path.realpath(harness.BIN)
+    seen = box.sh("cat /proc/*/cmdline /proc/*/maps /proc/*/mountinfo /proc/*/environ | tr '\\0' ' '")["stdout"]
+    assert os.path.dirname(path) not in seen, "the path of the server's program is visible inside"
+
+
 @attacks(47, 48, 49, 50, 51, 52, 53, 54, 55, 62, 65)
 def test_47_55_62_65_refused_calls(server, box):
     calls = {"47 bpf prog": "321, 5, b'\\0' * 120, 120", "47 bpf map": "321, 0, b'\\0' * 120, 120",

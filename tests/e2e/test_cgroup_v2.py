@@ -167,6 +167,25 @@ def test_timeout_empties_the_group(server):
     assert server.delete("t").status == 204
 
 
+def test_kill_from_outside(server):
+    """What the keeper does for an agent that is held up: later commands must not feel it, also
+    in groups where only a background process was killed."""
+    slot = slot_of(server, server.make("k")["podName"])
+    for _ in range(3):
+        server.sh("k", "setsid sleep 900 >/dev/null 2>&1 &")
+    t = in_thread(server.exec, "k", "sleep", "900")
+    eventually(lambda: len(groups_with(slot, "sleep")) == 4, "four groups are lived in")
+    for e in groups_with(slot, "sleep"):
+        with open(os.path.join(slot, "cmd", e, "cgroup.kill"), "w") as f:
+            f.write("1")
+    t.join(20)
+    assert isinstance(t.result, dict) and t.result["signal"] == 9, t.result
+    for _ in range(6):
+        r = server.exec("k", "true")
+        assert r["reason"] == "exited", r
+    assert server.delete("k").status == 204
+
+
 def test_many_timeouts_leave_few_groups(server):
     made = server.make("m")
     slot = slot_of(server, made["podName"])
@@ -288,6 +307,26 @@ def test_limits_work(server):
                               "print(sum(os.times()[:2]))")
     assert float(r["stdout"]) < 0.45 * harness.SLOW, r
     assert server.delete("slow").status == 204
+
+
+def test_processes_without_a_pids_controller():
+    """A host that has cgroups but none for pids: the limit is kept by other means."""
+    point = mounts().get("pids")
+    if os.geteuid() != 0 or not point:
+        raise Skip("the pids controller cannot be hidden here")
+    hide = ["unshare", "--mount", "sh", "-c", 'umount "$0" && exec "$@"', point]
+    server = harness.Server("--pool-size", "0", "--default-pids", "60", wrapper=hide)
+    try:
+        assert "cgroup pids (missing)" in server.read_log(), server.read_log()
+        server.make("bomb")
+        r = server.python("bomb", "import os, time\nn = 0\ntry:\n  while n < 200:\n    if os.fork() == 0: time.sleep(9)\n"
+                                  "    n += 1\n  print('never', n, flush=True)\n"
+                                  "except BlockingIOError: print('stopped', n, flush=True)", timeoutSeconds=3)
+        word, count = r["stdout"].split()
+        assert word == "stopped" and 30 < int(count) <= 60, r
+        assert server.delete("bomb").status == 204
+    finally:
+        server.close()
 
 
 def test_limits_after_adoption(server):

@@ -349,6 +349,10 @@ for f in ("root", "cwd", "exe", "ns/user", "ns/mnt"):
     except OSError: pass
 try: print("fds", os.listdir("/proc/1/fd"))
 except OSError: pass
+import resource
+for n in ("NOFILE", "CPU", "AS", "NPROC"):
+    try: print("limit", n, resource.prlimit(1, getattr(resource, "RLIMIT_" + n), (1, 1)))
+    except OSError: pass
 """
 
 
@@ -359,6 +363,8 @@ def test_agent_is_out_of_reach():
     r = server.python("pid1", PID1)
     assert r["stdout"].split("\n") == ["16 -1", "%d -1" % 0x4206, ""], r
     assert server.sh("pid1", "hostname")["stdout"].strip() == made["podName"]
+    r = server.sh("pid1", "setsid sleep 6161 & sleep 6161", timeoutSeconds=1)
+    assert r["reason"] == "timeout" and not lives("sleep", "6161"), "the agent cannot enforce deadlines any more: %r" % r
     server.sh("pid1", "kill -9 -1; kill -9 -- -1")  # the sandbox's own processes, at most
     assert server.sh("pid1", "echo alive")["stdout"] == "alive\n"
     assert server.make("pid1")["podName"] == made["podName"]
@@ -385,6 +391,15 @@ def test_host_is_out_of_reach():
 
 
 # --- limits --------------------------------------------------------------------------------------
+def test_shown_limits_are_not_the_commands_to_write():
+    server = box()
+    server.make("shown", memoryLimit="64Mi")
+    for i in range(2):
+        r = server.sh("shown", "head -1 /proc/meminfo; for f in meminfo cpuinfo; do echo x > /proc/$f; chmod 0 /proc/$f; done; true")
+        assert r["stdout"].split() == ["MemTotal:", "65536", "kB"] and r["stderr"].count("ead-only") == 4, r
+    assert server.delete("shown").status == 204
+
+
 def test_storage_limit():
     server = box()
     server.make("disk", ephemeralStorageLimit="16Mi")
@@ -493,6 +508,7 @@ def test_delete_leaves_nothing():
         for i in range(4):
             server.make("n%d" % i)
             server.sh("n%d" % i, "for i in 1 2 3; do setsid sleep 6400 >/dev/null 2>&1 & done; (trap '' TERM; sleep 6401) >/dev/null 2>&1 &")
+        eventually(lambda: len(lives("sleep", "6400")) == 12, "all of them have come to their exec")
         for i in range(4):
             assert server.delete("n%d" % i).status == 204
             assert len(lives("sleep", "6400")) == 3 * (3 - i), "DELETE answers when all is gone"

@@ -421,6 +421,15 @@ def test_exec_answer(server):
     assert isinstance(r["durationMs"], int) and 0 <= r["durationMs"] < 5000 * SLOW
 
 
+def test_output_streams_by_name(server):
+    """Programs that log to a file are told to log to /dev/stdout."""
+    name = fresh(server)
+    r = server.sh(name, "echo a > /dev/stdout; echo b > /dev/stderr; echo c >> /proc/self/fd/1; cat < /dev/stdin; "
+                        "cat /proc/$$/fd/1")
+    assert (r["stdout"], r["stderr"].splitlines()[0]) == ("a\nc\n", "b"), r
+    assert "ermission denied" in r["stderr"], "what was written is the agent's to read: %r" % r
+
+
 def test_exit_codes(server):
     name = fresh(server)
     for code in (0, 1, 2, 42, 124, 126, 127, 128, 137, 255):

@@ -68,6 +68,8 @@ static void test_real_limits(void)
                 char text[64];
                 if (file_read(cg.v1[CG_MEMORY], "s7/memory.memsw.limit_in_bytes", text, sizeof text) > 0)
                         CHECK_STR(text, "33554432\n");
+                if (file_read(cg.v1[CG_MEMORY], "s7/memory.kmem.tcp.limit_in_bytes", text, sizeof text) > 0)
+                        CHECK_STR(text, "8388608\n");
         }
         CHECK_INT(cg_slot_limit(&cg, 8, &l, &e) < 0, cg.where[0] || cg.where[1] || cg.where[2]);
         CHECK_INT(cg_slot_remove(&cg, 7), 0);

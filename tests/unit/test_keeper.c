@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
@@ -413,6 +414,49 @@ static void test_adopt(void)
         stop();
 }
 
+/* A process with a pid that we choose. -errno when that cannot be had. */
+static pid_t fork_as(pid_t want)
+{
+        uint64_t a[10] = { [4] = SIGCHLD, [8] = (uint64_t)(uintptr_t)&want, [9] = 1 }; /* set_tid */
+        long r = syscall(SYS_clone3, a, sizeof a);
+        if (r == 0)
+                for (;;)
+                        (void)pause();
+        return r < 0 ? -errno : (pid_t)r;
+}
+
+/* An adopted agent is known by its pid only, which is free again when it has died. */
+static void test_bug_destroy_of_a_recycled_pid(void)
+{
+        int pidfd = -1;
+        pid_t innocent;
+        if (geteuid() != 0)
+                SKIP("needs root");
+        CHECK_INT(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0); /* so that it is ours to reap */
+        CHECK(start());
+        struct keeper_reply a = create("a.sock", &pidfd);
+        stop();
+        CHECK(start());
+        CHECK_INT(simple(KEEPER_ADOPT, a.slot, pidfd), 0);
+        CHECK_INT(sys_pidfd_send_signal(pidfd, SIGKILL), 0);
+        CHECK(waitpid(a.pid, NULL, 0) == a.pid);
+        (void)prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+        innocent = fork_as(a.pid);
+        int victim = innocent > 0 ? sys_pidfd_open(innocent, 0) : -1;
+        if (victim >= 0) {
+                CHECK_INT(destroy(a.slot, victim), -EINVAL);
+                CHECK(!is_dead(victim));
+                (void)kill(innocent, SIGKILL);
+                (void)waitpid(innocent, NULL, 0);
+                close_fd(&victim);
+        }
+        CHECK_INT(destroy(a.slot, pidfd), 0);
+        (void)close(pidfd);
+        stop();
+        if (innocent <= 0)
+                SKIP("a pid cannot be chosen here");
+}
+
 /* What nobody adopts is swept. */
 static void test_sweep(void)
 {
@@ -492,6 +536,7 @@ int main(void)
         RUN(test_wrong_processes);
         RUN(test_dead_agent);
         RUN(test_adopt);
+        RUN(test_bug_destroy_of_a_recycled_pid);
         RUN(test_sweep);
         RUN(test_failed_start);
         RUN(test_bug_destroy_believes_any_fd);

@@ -118,6 +118,10 @@ static void look_at_dev(int r, int info, const struct err *e)
         CHECK_INT(r, 0);
         CHECK_INT(file_write(AT_FDCWD, "/dev/null", "x"), 0);
         CHECK_INT(file_read(AT_FDCWD, "/dev/zero", text, sizeof text), 15);
+        struct stat st;
+        CHECK(stat("/dev/null", &st) == 0 && S_ISCHR(st.st_mode) && (st.st_mode & 0777) == 0666);
+        CHECK(readlink("/dev/ptmx", text, sizeof text) == 8 && memcmp(text, "pts/ptmx", 8) == 0);
+        CHECK(access("/dev/mem", F_OK) < 0 && access("/dev/kmsg", F_OK) < 0 && access("/dev/vda", F_OK) < 0);
         CHECK(open("/dev/evil", O_CREAT | O_WRONLY, 0600) < 0 && errno == EROFS);
         CHECK(unlink("/dev/null") < 0 && errno == EROFS);
         int fd = open("/dev/shm/x", O_CREAT | O_RDWR, 0600);

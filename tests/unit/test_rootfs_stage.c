@@ -57,13 +57,12 @@ static void check_only(const char *path, const char *const *names, unsigned coun
 
 static void look_around(void)
 {
-        static const char *const root[] = { "box", "lower", "new", "empty", "nothing", "dev", "img",
+        static const char *const root[] = { "box", "lower", "new", "empty", "img",
                                             "lower0", "lower1", "lower2", "lower3", "lower4", "lower5", "lower6", "lower7" };
         static const char *const img[] = { "0", "0-0", "1" };
         struct rootfs_image images[2] = { { .root = image, .binds = { "/usr" }, .bind_count = 1 }, { .root = image } };
         struct rootfs_stage s;
         struct err e = { 0 };
-        struct stat st;
         char text[64];
         CHECK_INT(rootfs_stage(&s, images, 2, scratch, true, user_fd, &e), 0);
         CHECK_STR(e.msg, "");
@@ -80,14 +79,7 @@ static void look_around(void)
         CHECK(open("/img/0-0/new", O_CREAT | O_WRONLY, 0600) < 0 && errno == EROFS);
         CHECK(access(top, F_OK) < 0 && access("/etc", F_OK) < 0 && access("/proc", F_OK) < 0);
         CHECK(chdir("..") == 0 && access("img", F_OK) == 0);
-        CHECK(stat("/nothing", &st) == 0 && S_ISREG(st.st_mode) && st.st_size == 0);
-        CHECK(stat("/dev/null", &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3));
-        CHECK((st.st_mode & 0777) == 0666);
-        int null = open("/dev/null", O_WRONLY);
-        CHECK(null >= 0 && write(null, "x", 1) == 1);
-        ssize_t n = readlink("/dev/ptmx", text, sizeof text);
-        CHECK(n == 8 && memcmp(text, "pts/ptmx", 8) == 0);
-        CHECK(access("/dev/mem", F_OK) < 0 && access("/dev/kmsg", F_OK) < 0 && access("/dev/vda", F_OK) < 0);
+        CHECK(s.own_dev); /* nodes are made in each sandbox */
 }
 
 static void test_stage(void)

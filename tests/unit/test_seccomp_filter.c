@@ -5,11 +5,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/netlink.h>
+#include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -103,6 +105,16 @@ static void call_with_arguments(void)
         REFUSED(socket(AF_NETLINK, SOCK_RAW, NETLINK_KOBJECT_UEVENT), EPROTONOSUPPORT);
         REFUSED(mknod("/nonexistent/dev", S_IFCHR | 0600, 0x103), EPERM);
         REFUSED(mknod("/nonexistent/dev", S_IFBLK | 0600, 0x103), EPERM);
+        REFUSED(syscall(SYS_socketpair, AF_TIPC, SOCK_STREAM, 0, NULL), EAFNOSUPPORT);
+        REFUSED(syscall(SYS_socketpair, 1ul << 32 | AF_VSOCK, SOCK_STREAM, 0, NULL), EAFNOSUPPORT);
+        static const int modules[] = { IPPROTO_DCCP, 115, IPPROTO_SCTP, IPPROTO_UDPLITE };
+        for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++) {
+                REFUSED(syscall(SYS_socket, AF_INET, 15, modules[i]), EPROTONOSUPPORT);
+                REFUSED(syscall(SYS_socket, AF_INET6, 15, modules[i]), EPROTONOSUPPORT);
+        }
+        REFUSED(syscall(SYS_socket, AF_NETLINK, 15, 31), EPROTONOSUPPORT);
+        REFUSED(syscall(SYS_prlimit64, 1, RLIMIT_NOFILE, 1ul, NULL), EPERM);
+        REFUSED(syscall(SYS_prlimit64, 1ul << 32 | 1, RLIMIT_NOFILE, 1ul, NULL), EPERM);
         REFUSED(syscall(SYS_personality, (unsigned long)ADDR_NO_RANDOMIZE), EPERM);
         REFUSED(syscall(SYS_personality, (unsigned long)READ_IMPLIES_EXEC), EPERM);
         REFUSED(syscall(SYS_personality, (unsigned long)(ADDR_NO_RANDOMIZE | READ_IMPLIES_EXEC)), EPERM);
@@ -139,6 +151,8 @@ static void do_ordinary_things(void)
         CHECK(m != MAP_FAILED && munmap(m, 4096) == 0);
         CHECK(syscall(SYS_personality, 0xfffffffful) >= 0);
         CHECK(syscall(SYS_personality, 0ul) >= 0);
+        struct rlimit files;
+        CHECK(getrlimit(RLIMIT_NOFILE, &files) == 0 && setrlimit(RLIMIT_NOFILE, &files) == 0);
         char name[] = "/tmp/cloche-test-fifo-XXXXXX";
         int fd = mkstemp(name);
         CHECK(fd >= 0 && unlink(name) == 0);
