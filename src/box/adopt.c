@@ -52,6 +52,7 @@ struct loaded {
         struct boxes *bs;
         struct box **list;
         size_t count, cap;
+        bool incomplete; /* no memory: a row is missing, and its agent is not an orphan */
 };
 
 static void collect(struct box *b, void *user)
@@ -61,6 +62,7 @@ static void collect(struct box *b, void *user)
                 size_t cap = l->cap ? l->cap * 2 : 64;
                 struct box **list = realloc(l->list, cap * sizeof *list);
                 if (!list) {
+                        l->incomplete = true;
                         box_unref(b);
                         return;
                 }
@@ -70,21 +72,43 @@ static void collect(struct box *b, void *user)
         l->list[l->count++] = b;
 }
 
-static bool adopt_one(struct boxes *bs, struct box *b)
+/* Our own want says nothing about the agent: to call it dead would end a live sandbox. */
+static bool is_our_want(int code)
+{
+        return code == -EMFILE || code == -ENFILE || code == -ENOMEM || code == -ENOBUFS;
+}
+
+/* Connects, and tells who listens there. 0, or -errno with *ret_fd and *ret_pidfd -1. */
+static int reach_agent(const char *sock, int *ret_fd, int *ret_pidfd)
+{
+        _cleanup_close_ int fd = connect_agent(sock);
+        int pidfd = fd < 0 ? fd : peer_pidfd(fd);
+        *ret_fd = *ret_pidfd = -1;
+        if (pidfd < 0)
+                return pidfd;
+        *ret_fd = steal_fd(&fd);
+        *ret_pidfd = pidfd;
+        return 0;
+}
+
+/* 1: it is ours again. 0: there is no such sandbox any more. Negative: nobody can tell. */
+static int adopt_one(struct boxes *bs, struct box *b)
 {
         char sock[64];
+        _cleanup_close_ int fd = -1;
         engine_socket_name(b->name, sock, sizeof sock);
-        _cleanup_close_ int fd = connect_agent(sock);
-        if (fd < 0)
-                return false;
-        b->pidfd = peer_pidfd(fd);
-        if (b->pidfd < 0 || engine_adopt(bs->engine, b->slot, b->pidfd) < 0)
-                return false;
+        int r = reach_agent(sock, &fd, &b->pidfd);
+        if (r < 0)
+                return is_our_want(r) ? r : 0;
+        r = engine_adopt(bs->engine, b->slot, b->pidfd);
+        if (r < 0)
+                return r == -EINVAL ? 0 : r; /* the keeper's no; anything else is its end */
         registry_add(&bs->registry, b);
-        if (boxes_box_started(bs, b) == 0)
-                return true;
+        r = boxes_box_started(bs, b);
+        if (r == 0)
+                return 1;
         registry_remove(&bs->registry, b);
-        return false;
+        return r;
 }
 
 /* The slot of an agent that no row tells of. */
@@ -116,23 +140,37 @@ static void on_orphan_gone(int code, const char *msg, void *user)
 }
 
 /* Made, but never told to anybody: a pooled one, or one whose maker died too early. */
-static void end_orphan(struct boxes *bs, const char *sock)
+static int end_orphan(struct boxes *bs, const char *sock)
 {
         char name[BOX_NAME_BYTES];
         size_t n = strlen(sock) - strlen(".sock");
         unsigned slot;
-        _cleanup_close_ int fd = connect_agent(sock);
-        _cleanup_close_ int pidfd = fd < 0 ? -1 : peer_pidfd(fd);
-        if (n >= sizeof name || fd < 0 || pidfd < 0 || ask_slot(fd, &slot) < 0 ||
-            engine_adopt(bs->engine, slot, pidfd) < 0) {
-                (void)unlink(sock);
-                return;
+        _cleanup_close_ int fd = -1, pidfd = -1;
+        int r = n >= sizeof name ? -ENAMETOOLONG : reach_agent(sock, &fd, &pidfd);
+        if (is_our_want(r))
+                return r;
+        if (r == 0 && ask_slot(fd, &slot) < 0)
+                r = -EINVAL;
+        if (r == 0 && (r = engine_adopt(bs->engine, slot, pidfd)) < 0 && r != -EINVAL)
+                return r;
+        if (r < 0) {
+                (void)unlink(sock); /* what may still live there is found by its cgroup */
+                return 0;
         }
         memcpy(name, sock, n);
         name[n] = '\0';
         log_line(LOG_INFO, "ending a sandbox that belongs to nobody", "pod", name, NULL);
         boxes_transit(bs, 1);
         engine_destroy(bs->engine, name, slot, pidfd, on_orphan_gone, bs);
+        return 0;
+}
+
+/* Whoever starts without being sure must not go on: the sweep would end what lives. */
+static int fail_unsure(struct err *e, int code, const char *name)
+{
+        return fail_host(e, code, "cannot take over %s: %s; no sandbox was touched, start again", name,
+                         code == -EMFILE ? "too many open files (raise the limit, ulimit -n)"
+                                         : is_our_want(code) ? strerror(-code) : "the keeper died");
 }
 
 static bool is_known(const struct loaded *l, const char *sock)
@@ -161,9 +199,11 @@ static int scan_sockets(struct boxes *bs, const struct loaded *l, struct err *e)
                         buf_add(&names, de->d_name, n + 1);
         }
         (void)closedir(d);
-        for (size_t at = 0; at < names.len; at += strlen(names.data + at) + 1)
-                end_orphan(bs, names.data + at);
-        return 0;
+        int r = 0;
+        for (size_t at = 0; r == 0 && at < names.len; at += strlen(names.data + at) + 1)
+                if ((r = end_orphan(bs, names.data + at)) < 0)
+                        (void)fail_unsure(e, r, names.data + at);
+        return r;
 }
 
 int boxes_adopt(struct boxes *bs, unsigned *ret_adopted, unsigned *ret_lost, struct err *e)
@@ -171,18 +211,25 @@ int boxes_adopt(struct boxes *bs, unsigned *ret_adopted, unsigned *ret_lost, str
         struct loaded l = { .bs = bs };
         unsigned adopted = 0, lost = 0;
         int r = store_load(bs->store, collect, &l, e);
-        for (size_t i = 0; r == 0 && i < l.count; i++) {
+        if (r == 0 && l.incomplete)
+                r = fail_host(e, -ENOMEM, "no memory for the sandboxes in the store");
+        for (size_t i = 0; i < l.count; i++) {
                 struct box *b = l.list[i];
-                if (adopt_one(bs, b)) {
+                int is_live = r < 0 ? r : adopt_one(bs, b);
+                if (is_live > 0) {
                         adopted++;
                         continue;
                 }
-                struct err ignored;
-                log_line(LOG_WARN, "a sandbox did not outlive the last server", "id", b->id, "pod", b->name, NULL);
-                (void)store_delete(bs->store, b, &ignored);
+                if (is_live == 0) {
+                        struct err ignored;
+                        log_line(LOG_WARN, "a sandbox did not outlive the last server", "id", b->id, "pod", b->name,
+                                 NULL);
+                        (void)store_delete(bs->store, b, &ignored);
+                        lost++;
+                } else if (r == 0)
+                        r = fail_unsure(e, is_live, b->name);
                 box_unref(b);
                 l.list[i] = NULL;
-                lost++;
         }
         /* Sweeping before orphans are ended: their groups are then known as taken. */
         if (r == 0)

@@ -435,6 +435,40 @@ def test_sigkill_keeper_with_work_in_its_queue(server):
 
 
 @with_server("--pool-size", "0")
+def test_sigkill_keeper_while_it_adopts(server):
+    """A start that fails half way must not take live sandboxes for dead ones."""
+    made = {"n%d" % i: server.make("n%d" % i)["podName"] for i in range(250)}
+    for turn in range(3):
+        crash(server)
+        server.start(expect_ready=False)
+        fds = "/proc/%d/fd" % server.process.pid
+        keeper = []
+        eventually(lambda: keeper.append(keeper_of(server)) or keeper[-1] and comm(keeper[-1]) == "cloche-keeper",
+                   "its keeper is there")
+        while server.process.poll() is None and len(os.listdir(fds)) < 30 + 20 * turn:
+            until(0.0002)  # one more for each that is adopted
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(keeper[-1], signal.SIGKILL)
+        assert server.process.wait(20) == 1, server.read_log()[-800:]
+        assert "did not outlive" not in server.read_log(), server.read_log()[-800:]
+    server.start()
+    assert {n: server.exec(n, "hostname")["stdout"].strip() for n in made} == made
+
+
+@with_server("--pool-size", "0")
+def test_restart_with_too_few_descriptors(server):
+    made = fill(server, 40)
+    crash(server)
+    server.wrapper = ["sh", "-c", 'ulimit -n 40; exec "$@"', "sh"]
+    server.start(expect_ready=False)
+    assert server.process.wait(20) == 1
+    assert "ulimit -n" in server.read_log(), server.read_log()[-500:]
+    server.wrapper = []
+    server.start()
+    assert_adopted(server, made)
+
+
+@with_server("--pool-size", "0")
 def test_expired_meanwhile(server):
     kept = server.make("kept")
     server.make("short", ttlSeconds=1)
