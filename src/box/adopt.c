@@ -50,7 +50,7 @@ static int peer_pidfd(int fd)
 
 struct loaded {
         struct boxes *bs;
-        struct box **list;
+        struct box **list; /* in the order of their names; those that are not running are lost */
         size_t count, cap;
         bool incomplete; /* no memory: a row is missing, and its agent is not an orphan */
 };
@@ -173,17 +173,20 @@ static int fail_unsure(struct err *e, int code, const char *name)
                                          : is_our_want(code) ? strerror(-code) : "the keeper died");
 }
 
+static int compare_name(const void *name, const void *box)
+{
+        return strcmp(name, (*(struct box *const *)box)->name);
+}
+
+/* A search and not a walk: a host may have ten thousand sockets and as many rows. */
 static bool is_known(const struct loaded *l, const char *sock)
 {
-        for (size_t i = 0; i < l->count; i++) {
-                char name[64];
-                if (!l->list[i])
-                        continue;
-                engine_socket_name(l->list[i]->name, name, sizeof name);
-                if (strcmp(name, sock) == 0)
-                        return true;
-        }
-        return false;
+        char name[BOX_NAME_BYTES];
+        int n = snprintf(name, sizeof name, "%.*s", (int)(strlen(sock) - strlen(".sock")), sock);
+        if (n >= (int)sizeof name || !l->count)
+                return false;
+        struct box **b = bsearch(name, l->list, l->count, sizeof *l->list, compare_name);
+        return b && (*b)->state == BOX_RUNNING;
 }
 
 /* Names first: ending one changes the directory. */
@@ -228,12 +231,13 @@ int boxes_adopt(struct boxes *bs, unsigned *ret_adopted, unsigned *ret_lost, str
                         lost++;
                 } else if (r == 0)
                         r = fail_unsure(e, is_live, b->name);
-                box_unref(b);
-                l.list[i] = NULL;
         }
         /* Sweeping before orphans are ended: their groups are then known as taken. */
         if (r == 0)
                 r = scan_sockets(bs, &l, e);
+        for (size_t i = 0; i < l.count; i++)
+                if (l.list[i]->state != BOX_RUNNING)
+                        box_unref(l.list[i]);
         free(l.list);
         *ret_adopted = adopted;
         *ret_lost = lost;

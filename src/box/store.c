@@ -143,7 +143,7 @@ int store_load(struct store *s, void (*fn)(struct box *, void *), void *user, st
 {
         sqlite3_stmt *st = NULL;
         int r = SQLITE_OK;
-        if (sqlite3_prepare_v2(s->db, "SELECT * FROM sandboxes", -1, &st, NULL) != SQLITE_OK)
+        if (sqlite3_prepare_v2(s->db, "SELECT * FROM sandboxes ORDER BY name", -1, &st, NULL) != SQLITE_OK)
                 return fail_db(s, e, "read");
         while ((r = sqlite3_step(st)) == SQLITE_ROW) {
                 struct box *b = row_box(st);
