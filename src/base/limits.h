@@ -51,6 +51,7 @@
 #define LIMIT_UPLOAD_BYTES (64ull << 30)   /* compressed, as sent */
 #define LIMIT_UNPACKED_BYTES (256ull << 30) /* a bomb ends here, or at the storage limit */
 #define LIMIT_UPLOAD_MEMBERS 2000000
+#define LIMIT_STALL_SECONDS 120            /* a worker with a hundredth of a core still moves in it */
 #define LIMIT_SKIPPED_NAMED 20             /* skipped members named in an answer */
 
 /* --- shutdown --- */
