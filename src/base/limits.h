@@ -44,6 +44,7 @@
 #define MAX_STORAGE_BYTES (1ull << 46)
 #define STORAGE_BYTES_PER_INODE 4096       /* a file of nothing still costs the kernel ~1 KiB */
 #define MIN_INODES 1024
+#define KEEPER_WAIT_MS 20000               /* below the 30 s after which clients give up */
 #define POOL_REFILL_MS 4                   /* longer than a short exec, shorter than a person */
 #define DEFAULT_POOL_SIZE 4                /* ready sandboxes of the default shape */
 

@@ -48,6 +48,17 @@ static int box_await(struct box *b, void (*fn)(struct box *, void *), void *user
         return 0;
 }
 
+static void box_await_no_more(struct box *b, void *user)
+{
+        for (struct box_waiter **at = &b->waiters; *at; at = &(*at)->next)
+                if ((*at)->user == user) {
+                        struct box_waiter *w = *at;
+                        *at = w->next;
+                        free(w);
+                        return;
+                }
+}
+
 /* The transition is over: everybody asks again, in the order they came. */
 static void box_wake(struct box *b)
 {
@@ -297,6 +308,9 @@ static void box_begin(struct boxes *bs, struct box *b)
 
 struct op {
         struct boxes *bs;
+        TAILQ_ENTRY(op) link; /* while it waits for box, since then */
+        struct box *box;
+        uint64_t since;
         enum box_op kind;
         char *id;
         size_t id_len;
@@ -319,6 +333,7 @@ static void op_run(struct op *o);
 static void op_woken(struct box *b, void *user)
 {
         struct op *o = user;
+        TAILQ_REMOVE(&o->bs->waiting, o, link);
         if (b->fail_code < 0 && (o->kind != BOX_OP_DELETE || b->state != BOX_GONE))
                 op_done(o, NULL, b->fail_code, b->fail_msg);
         else if (b->state == BOX_GONE && o->kind == BOX_OP_DELETE)
@@ -327,10 +342,35 @@ static void op_woken(struct box *b, void *user)
                 op_run(o);
 }
 
+/* A keeper that is held up (stopped, or deep in the kernel) holds up every transition. What
+ * was asked for still happens when it goes on; those who wait hear of it now. */
+static void on_patience(uv_timer_t *t)
+{
+        struct boxes *bs = t->data;
+        uint64_t now = uv_now(bs->loop);
+        struct op *o;
+        while ((o = TAILQ_FIRST(&bs->waiting)) && now - o->since >= bs->conf.wait_ms) {
+                TAILQ_REMOVE(&bs->waiting, o, link);
+                box_await_no_more(o->box, o);
+                log_line(LOG_ERROR, "the keeper does not answer", "id", o->id, "waits_to", box_op_name(o->kind), NULL);
+                op_done(o, NULL, -EAGAIN, "the keeper does not answer; what was asked for is still under way");
+        }
+        if (o)
+                (void)uv_timer_start(t, on_patience, o->since + bs->conf.wait_ms - now, 0);
+}
+
 static void op_wait(struct op *o, struct box *b)
 {
-        if (box_await(b, op_woken, o) < 0)
+        struct boxes *bs = o->bs;
+        if (box_await(b, op_woken, o) < 0) {
                 op_done(o, NULL, -ENOMEM, "no memory");
+                return;
+        }
+        o->box = b;
+        o->since = uv_now(bs->loop);
+        TAILQ_INSERT_TAIL(&bs->waiting, o, link);
+        if (bs->conf.wait_ms && !uv_is_active((uv_handle_t *)&bs->patience))
+                (void)uv_timer_start(&bs->patience, on_patience, bs->conf.wait_ms, 0);
 }
 
 static void op_create(struct op *o)
@@ -463,6 +503,9 @@ int boxes_init(struct boxes *bs, uv_loop_t *loop, struct engine *g, struct store
                 return fail_host(e, r, "no memory");
         bs->expiry.data = bs;
         (void)uv_timer_init(loop, &bs->expiry);
+        TAILQ_INIT(&bs->waiting);
+        bs->patience.data = bs;
+        (void)uv_timer_init(loop, &bs->patience);
         return 0;
 }
 
@@ -509,4 +552,5 @@ void boxes_free(struct boxes *bs)
         registry_free(&bs->registry);
         pool_free(bs->pool);
         uv_close((uv_handle_t *)&bs->expiry, NULL);
+        uv_close((uv_handle_t *)&bs->patience, NULL);
 }

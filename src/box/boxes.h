@@ -2,17 +2,20 @@
  * adapters on this. Callbacks may run from within the call. */
 #pragma once
 
+#include <sys/queue.h>
 #include <uv.h>
 
 #include "box/registry.h"
 #include "box/store.h"
 
 struct pool;
+struct op;
 
 struct boxes_config {
         size_t max_boxes;
         unsigned pool_size;
         unsigned refill_ms; /* a pool is filled again this long after it was used */
+        unsigned wait_ms;   /* who waits this long for a sandbox gets an error; 0: waits on */
         struct shape default_shape;
         char default_image[64];
 };
@@ -25,6 +28,8 @@ struct boxes {
         struct boxes_config conf;
         struct pool *pool;
         uv_timer_t expiry;
+        TAILQ_HEAD(, op) waiting; /* for a transition to end, the longest first */
+        uv_timer_t patience;
         bool closing, delete_all;
         unsigned in_transit; /* creates and destroys under way */
         void (*on_idle)(void *user);

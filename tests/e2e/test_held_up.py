@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""Processes that stand still: an agent or a worker that is stopped. Every request is
+"""Processes that stand still: an agent, a worker or the keeper that is stopped. Every request is
 answered within a bound, DELETE works, and when they go on nothing has been lost."""
 import io
 import os
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import tarfile
 import threading
 import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "lib"))
 import harness
-from harness import eventually
+from harness import Server, eventually
 
 GIVE_UP = 10  # api/noxrunner/exec.c
+KEEPER_WAIT = 20  # base/limits.h
 STALL = 2
 SERVER_FLAGS = ["--pool-size", "0", "--stall-seconds", str(STALL), "--heartbeat-seconds", "60"]
 
@@ -23,6 +25,19 @@ def agent_pid(server, pod):
     with socket.socket(socket.AF_UNIX) as s:
         s.connect(os.path.join(server.state, "run", pod + ".sock"))
         return struct.unpack("3i", s.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+
+
+def comm(pid):
+    try:
+        with open("/proc/%d/comm" % pid) as f:
+            return f.read().strip()
+    except OSError:
+        return "?"
+
+
+def keeper_of(server):
+    with open("/proc/%d/task/%d/children" % (server.process.pid, server.process.pid)) as f:
+        return [int(p) for p in f.read().split() if comm(int(p)) == "cloche-keeper"][0]
 
 
 class stopped:
@@ -164,6 +179,42 @@ def test_restart_with_a_stopped_agent(server):
         assert server.exec("other", "true")["exitCode"] == 0
     assert server.exec("still", "hostname")["stdout"].strip() == made["still"]["podName"]
     assert [server.delete(n).status for n in made] == [204, 204]
+
+
+# --- the keeper -----------------------------------------------------------------------------
+def test_requests_while_the_keeper_is_stopped(server):
+    server.make("old")
+    server.make("used")
+    with stopped(keeper_of(server)):
+        threads = [in_thread(server.put, "new"), in_thread(server.put, "new"), in_thread(server.delete, "old")]
+        assert server.exec("used", "true")["exitCode"] == 0, "what needs no keeper goes on"
+        for t in threads:
+            got = done(t, KEEPER_WAIT + 8)
+            assert got.status == 503 and "keeper does not answer" in got.json["error"], got
+    eventually(lambda: server.stats()["inTransit"] == 0, "what was asked for is done")
+    assert server.exec("new", "true")["exitCode"] == 0
+    assert server.exec_reply("old", "true").status == 404
+    assert [server.delete(n).status for n in ("new", "used")] == [204, 204]
+
+
+def test_sigterm_while_the_keeper_is_stopped():
+    server = Server("--pool-size", "2", "--grace-seconds", "0")
+    try:
+        made = server.make("kept")
+        eventually(lambda: len(server.list_pods()) == 3, "the pool is full")
+        with stopped(keeper_of(server)):
+            server.process.terminate()
+            try:
+                assert server.process.wait((KEEPER_WAIT + 10) * harness.SLOW) == 1
+            except subprocess.TimeoutExpired:
+                raise AssertionError("a stopped keeper keeps the server from leaving")
+        assert "keeper does not answer" in server.read_log(), server.read_log()[-500:]
+        server.flags += ["--pool-size", "0"]
+        server.start()
+        assert server.exec("kept", "hostname")["stdout"].strip() == made["podName"]
+        eventually(lambda: server.list_pods() == [made["podName"]], "the pool is swept")
+    finally:
+        server.close()
 
 
 harness.main(globals())
