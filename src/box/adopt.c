@@ -52,6 +52,7 @@ struct loaded {
         struct boxes *bs;
         struct box **list; /* in the order of their names; those that are not running are lost */
         size_t count, cap;
+        char was[160]; /* their place, when it is not ours */
         bool incomplete; /* no memory: a row is missing, and its agent is not an orphan */
 };
 
@@ -92,14 +93,17 @@ static int reach_agent(const char *sock, int *ret_fd, int *ret_pidfd)
 }
 
 /* 1: it is ours again. 0: there is no such sandbox any more. Negative: nobody can tell. */
-static int adopt_one(struct boxes *bs, struct box *b)
+static int adopt_one(const struct loaded *l, struct box *b)
 {
+        struct boxes *bs = l->bs;
         char sock[64];
         _cleanup_close_ int fd = -1;
         engine_socket_name(b->name, sock, sizeof sock);
         int r = reach_agent(sock, &fd, &b->pidfd);
         if (r < 0)
                 return is_our_want(r) ? r : 0;
+        if (l->was[0])
+                return -EXDEV;
         r = engine_adopt(bs->engine, b->slot, b->pidfd);
         if (r < 0)
                 return r == -EINVAL ? 0 : r; /* the keeper's no; anything else is its end */
@@ -140,8 +144,9 @@ static void on_orphan_gone(int code, const char *msg, void *user)
 }
 
 /* Made, but never told to anybody: a pooled one, or one whose maker died too early. */
-static int end_orphan(struct boxes *bs, const char *sock)
+static int end_orphan(const struct loaded *l, const char *sock)
 {
+        struct boxes *bs = l->bs;
         char name[BOX_NAME_BYTES];
         size_t n = strlen(sock) - strlen(".sock");
         unsigned slot;
@@ -149,6 +154,8 @@ static int end_orphan(struct boxes *bs, const char *sock)
         int r = n >= sizeof name ? -ENAMETOOLONG : reach_agent(sock, &fd, &pidfd);
         if (is_our_want(r))
                 return r;
+        if (r == 0 && l->was[0])
+                return -EXDEV;
         if (r == 0 && ask_slot(fd, &slot) < 0)
                 r = -EINVAL;
         if (r == 0 && (r = engine_adopt(bs->engine, slot, pidfd)) < 0 && r != -EINVAL)
@@ -166,8 +173,12 @@ static int end_orphan(struct boxes *bs, const char *sock)
 }
 
 /* Whoever starts without being sure must not go on: the sweep would end what lives. */
-static int fail_unsure(struct err *e, int code, const char *name)
+static int fail_unsure(const struct loaded *l, int code, const char *name, struct err *e)
 {
+        if (code == -EXDEV)
+                return fail_user(e, code, "%s lives with %s, and this start is to use %s: start with what it was (with "
+                                 "--on-exit delete, to end it), or use another --state-dir",
+                                 name, l->was, l->bs->conf.place);
         return fail_host(e, code, "cannot take over %s: %s; no sandbox was touched, start again", name,
                          code == -EMFILE ? "too many open files (raise the limit, ulimit -n)"
                                          : is_our_want(code) ? strerror(-code) : "the keeper died");
@@ -190,7 +201,7 @@ static bool is_known(const struct loaded *l, const char *sock)
 }
 
 /* Names first: ending one changes the directory. */
-static int scan_sockets(struct boxes *bs, const struct loaded *l, struct err *e)
+static int scan_sockets(const struct loaded *l, struct err *e)
 {
         DIR *d = opendir(".");
         if (!d)
@@ -204,8 +215,8 @@ static int scan_sockets(struct boxes *bs, const struct loaded *l, struct err *e)
         (void)closedir(d);
         int r = 0;
         for (size_t at = 0; r == 0 && at < names.len; at += strlen(names.data + at) + 1)
-                if ((r = end_orphan(bs, names.data + at)) < 0)
-                        (void)fail_unsure(e, r, names.data + at);
+                if ((r = end_orphan(l, names.data + at)) < 0)
+                        (void)fail_unsure(l, r, names.data + at, e);
         return r;
 }
 
@@ -216,9 +227,14 @@ int boxes_adopt(struct boxes *bs, unsigned *ret_adopted, unsigned *ret_lost, str
         int r = store_load(bs->store, collect, &l, e);
         if (r == 0 && l.incomplete)
                 r = fail_host(e, -ENOMEM, "no memory for the sandboxes in the store");
+        if (r == 0)
+                r = store_get_place(bs->store, l.was, sizeof l.was, e);
+        bool same_place = strcmp(l.was, bs->conf.place) == 0;
+        if (same_place)
+                l.was[0] = '\0';
         for (size_t i = 0; i < l.count; i++) {
                 struct box *b = l.list[i];
-                int is_live = r < 0 ? r : adopt_one(bs, b);
+                int is_live = r < 0 ? r : adopt_one(&l, b);
                 if (is_live > 0) {
                         adopted++;
                         continue;
@@ -230,11 +246,13 @@ int boxes_adopt(struct boxes *bs, unsigned *ret_adopted, unsigned *ret_lost, str
                         (void)store_delete(bs->store, b, &ignored);
                         lost++;
                 } else if (r == 0)
-                        r = fail_unsure(e, is_live, b->name);
+                        r = fail_unsure(&l, is_live, b->name, e);
         }
         /* Sweeping before orphans are ended: their groups are then known as taken. */
         if (r == 0)
-                r = scan_sockets(bs, &l, e);
+                r = scan_sockets(&l, e);
+        if (r == 0 && !same_place)
+                r = store_set_place(bs->store, bs->conf.place, e);
         for (size_t i = 0; i < l.count; i++)
                 if (l.list[i]->state != BOX_RUNNING)
                         box_unref(l.list[i]);

@@ -18,6 +18,7 @@ struct boxes_config {
         unsigned wait_ms;   /* who waits this long for a sandbox gets an error; 0: waits on */
         struct shape default_shape;
         char default_image[64];
+        char place[160]; /* uid range and cgroups: live sandboxes cannot follow when it changes */
 };
 
 struct boxes {

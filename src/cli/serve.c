@@ -138,6 +138,7 @@ static int start_boxes(struct server *s, struct err *e)
                                    .storage = c->default_storage, .pids = c->default_pids },
         };
         (void)snprintf(bc.default_image, sizeof bc.default_image, "%s", image);
+        setup_place(c, bc.place, sizeof bc.place);
         r = boxes_init(&s->boxes, &s->loop, s->engine, s->store, &bc, e);
         if (r < 0)
                 return r;

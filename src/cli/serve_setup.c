@@ -177,6 +177,16 @@ static void group_name(const struct config *c, char *out, size_t size)
         (void)snprintf(out, size, "%s-%08x", c->cgroup_root, (unsigned)(h ^ h >> 32));
 }
 
+void setup_place(const struct config *c, char *out, size_t size)
+{
+        char group[64];
+        group_name(c, group, sizeof group);
+        if (geteuid() == 0)
+                (void)snprintf(out, size, "uid_base %llu and cgroup %s", (unsigned long long)c->uid_base, group);
+        else
+                (void)snprintf(out, size, "user %u and cgroup %s", (unsigned)geteuid(), group);
+}
+
 int setup_keeper(struct setup *s, const struct config *c, int argc, char **argv, int *ret_sock, struct err *e)
 {
         static struct rootfs_image roots[ROOTFS_MAX_IMAGES];

@@ -694,6 +694,33 @@ def test_state_dir_by_another_name(server):
     assert not left, "groups of the first spelling are left: %s" % left
 
 
+@with_server("--pool-size", "2")
+def test_settings_that_sandboxes_hang_on(server):
+    """Another uid range could overlap with that of a live sandbox; other cgroups would leave its
+    own behind. Both are refused while one lives, and nothing is touched."""
+    made = fill(server, 2)
+    first = harness.cgroup_group(server)
+    plain = list(server.flags)
+    changes = [["--cgroup-root", "cloche-other"]]
+    if os.geteuid() == 0:
+        changes.append(["--uid-base", "1000000000"])
+    for change in changes:
+        crash(server)
+        server.flags = plain + change
+        said = refused(server)
+        assert "and this start is to use" in said and first in said, said[-600:]
+    server.flags = plain
+    server.start()
+    assert_adopted(server, made)
+    assert [server.delete(n).status for n in made] == [204, 204]
+    assert server.stop() == 0
+    server.flags = plain + changes[-1]
+    server.start()  # nothing lives: a new beginning
+    server.assert_healthy()
+    assert server.stop() == 0
+    server.flags = plain
+
+
 # --- crashes everywhere -----------------------------------------------------------------------
 def test_sigkill_during_create():
     """Abuse 126: a create is cut at many points; the next server has it whole or not at all."""

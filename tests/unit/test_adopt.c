@@ -213,12 +213,13 @@ static void test_restart(void)
 }
 
 /* Starts the fake keeper, opens the store and makes bs. */
-static void open_all(struct engine **g, struct store **s, struct boxes *bs, pthread_t *t)
+static void open_all(const char *place, struct engine **g, struct store **s, struct boxes *bs, pthread_t *t)
 {
         int sv[2];
         struct keeper_reply hello = { .op = KEEPER_READY }, got;
         struct boxes_config c = { .max_boxes = 100 };
         struct err e = { 0 };
+        (void)snprintf(c.place, sizeof c.place, "%s", place);
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv) < 0)
                 abort();
         keeper = sv[1];
@@ -259,7 +260,7 @@ static void test_unsure_is_not_lost(void)
         for (int i = 0; i < 5000 && access("ready", F_OK) < 0; i++)
                 (void)usleep(1000);
         /* without descriptors */
-        open_all(&g, &s, &bs, &t);
+        open_all("here", &g, &s, &bs, &t);
         for (unsigned i = 0; i < 3; i++)
                 put_row(s, names[i], str_c(names[i]), (unsigned)slots[i], now_wall_ms() + 60000);
         struct rlimit before, none;
@@ -272,12 +273,12 @@ static void test_unsure_is_not_lost(void)
         CHECK(strstr(e.msg, "sbx-a") && strstr(e.msg, "open files"));
         close_all(g, s, &bs, t);
         /* the keeper dies in the middle */
-        open_all(&g, &s, &bs, &t);
+        open_all("here", &g, &s, &bs, &t);
         CHECK(boxes_adopt(&bs, &adopted, &lost, &e) < 0);
         CHECK(strstr(e.msg, "sbx-b") && strstr(e.msg, "the keeper died"));
         close_all(g, s, &bs, t);
         /* and while it is asked about an orphan */
-        open_all(&g, &s, &bs, &t);
+        open_all("here", &g, &s, &bs, &t);
         struct box *b = box_new(STR("sbx-b"));
         (void)snprintf(b->name, sizeof b->name, "sbx-b");
         CHECK_INT(store_delete(s, b, &e), 0);
@@ -296,6 +297,51 @@ static void test_unsure_is_not_lost(void)
         (void)waitpid(agent, NULL, 0);
 }
 
+/* Sandboxes that live in another uid range or other cgroups: refused while one of them lives,
+ * row or not; when none does, the new place is the place. */
+static void test_another_place(void)
+{
+        static const char *const names[] = { "sbx-p", "sbx-nobodys" };
+        static const int slots[] = { 1, 2 };
+        struct engine *g = NULL;
+        struct store *s = NULL;
+        struct boxes bs;
+        pthread_t t;
+        struct err e = { 0 };
+        unsigned adopted = 0, lost = 0, rows = 0;
+        char place[160];
+        (void)unlink("store2.db");
+        (void)unlink("sbx-nobodys.sock");
+        for (unsigned orphans = 0; orphans < 2; orphans++) { /* first by its row, then without one */
+                (void)unlink("ready");
+                agent = fork();
+                if (agent == 0)
+                        agent_main(names + orphans, slots + orphans, 1);
+                for (int i = 0; i < 5000 && access("ready", F_OK) < 0; i++)
+                        (void)usleep(1000);
+                open_all("here", &g, &s, &bs, &t);
+                CHECK_INT(store_set_place(s, "here", &e), 0);
+                if (!orphans)
+                        put_row(s, names[0], str_c("id"), 1, now_wall_ms() + 60000);
+                close_all(g, s, &bs, t);
+                open_all("there", &g, &s, &bs, &t);
+                CHECK_INT(boxes_adopt(&bs, &adopted, &lost, &e), -EXDEV);
+                CHECK(e.blame == ERR_USER && strstr(e.msg, "here") && strstr(e.msg, "there"));
+                CHECK_INT(bs.registry.count + lost, 0);
+                CHECK(store_get_place(s, place, sizeof place, &e) == 0 && strcmp(place, "here") == 0);
+                CHECK(store_load(s, count_row, &rows, &e) == 0 && rows == 1 - orphans);
+                close_all(g, s, &bs, t);
+                (void)kill(agent, SIGKILL);
+                (void)waitpid(agent, NULL, 0);
+                open_all("there", &g, &s, &bs, &t);
+                CHECK_INT(boxes_adopt(&bs, &adopted, &lost, &e), 0);
+                CHECK_INT(lost, 1 - orphans);
+                CHECK(store_get_place(s, place, sizeof place, &e) == 0 && strcmp(place, "there") == 0);
+                close_all(g, s, &bs, t);
+                rows = lost = 0;
+        }
+}
+
 int main(void)
 {
         if (!mkdtemp(dir) || chdir(dir) < 0 || uv_loop_init(&loop) < 0)
@@ -304,6 +350,7 @@ int main(void)
         (void)signal(SIGPIPE, SIG_IGN); /* as the server does */
         RUN(test_restart);
         RUN(test_unsure_is_not_lost);
+        RUN(test_another_place);
         CHECK_INT(uv_loop_close(&loop), 0);
         CHECK_INT(chdir("/"), 0);
         char rm[64];
