@@ -228,6 +228,13 @@ int setup_keeper(struct setup *s, const struct config *c, int argc, char **argv,
 
 /* --- the socket ----------------------------------------------------------------------------- */
 
+/* A path can be bound although somebody serves there: it only has to be removed first. */
+static bool is_served(const struct sockaddr_storage *a, socklen_t n)
+{
+        _cleanup_close_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        return fd >= 0 && (connect(fd, (const struct sockaddr *)a, n) == 0 || errno == EAGAIN);
+}
+
 int setup_listen(const struct config *c, struct err *e)
 {
         struct sockaddr_storage a;
@@ -242,6 +249,9 @@ int setup_listen(const struct config *c, struct err *e)
         const char *path = ((struct sockaddr_un *)&a)->sun_path;
         struct stat st;
         if (a.ss_family == AF_UNIX) {
+                if (is_served(&a, n))
+                        return fail_user(e, -EADDRINUSE, "cannot listen on %s: somebody serves there already",
+                                         c->listen);
                 if (stat(path, &st) == 0 && S_ISSOCK(st.st_mode))
                         (void)unlink(path); /* of a server that died */
         }

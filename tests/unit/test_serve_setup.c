@@ -137,6 +137,9 @@ static void test_listen_unix(void)
         CHECK(fd >= 0);
         CHECK(stat(where + 5, &st) == 0 && S_ISSOCK(st.st_mode) && (st.st_mode & 077) == 0);
         CHECK(connects(AF_UNIX, &a, sizeof a));
+        CHECK_INT(setup_listen(&c, &e), -EADDRINUSE); /* as with a port */
+        CHECK(strstr(e.msg, where) != NULL);
+        CHECK(connects(AF_UNIX, &a, sizeof a)); /* its path was left alone */
         (void)close(fd);
         CHECK(!connects(AF_UNIX, &a, sizeof a));
         fd = setup_listen(&c, &e); /* what a server that died left behind is in nobody's way */
