@@ -12,6 +12,9 @@
 
 /* The wall clock may be set: look again at least this often. */
 #define EXPIRY_LOOK_MS 10000
+/* The keeper works in order: thousands that expire in one moment must not stand before those
+ * who ask. As many as keep it busy; the next follow as these are gone. */
+#define EXPIRY_AT_ONCE 32
 /* When what could not be ended is tried again. */
 #define RETRY_END_MS 2000
 
@@ -123,6 +126,11 @@ static void on_destroyed(int code, const char *msg, void *user)
 {
         struct ending *x = user;
         struct boxes *bs = x->bs;
+        if (x->b->expiring) {
+                x->b->expiring = false;
+                if (bs->expiring-- == EXPIRY_AT_ONCE && !bs->closing)
+                        boxes_arm_expiry(bs);
+        }
         if (code < 0)
                 box_not_gone(bs, x->b, code, msg);
         else {
@@ -166,9 +174,12 @@ static void on_expiry(uv_timer_t *t)
 {
         struct boxes *bs = t->data;
         int64_t now = now_wall_ms();
-        for (struct box *b; (b = registry_first(&bs->registry)) && b->expires_ms <= now;) {
+        struct box *b;
+        while (bs->expiring < EXPIRY_AT_ONCE && (b = registry_first(&bs->registry)) && b->expires_ms <= now) {
                 if (b->state == BOX_RUNNING) {
                         bs->expired_total++;
+                        bs->expiring++;
+                        b->expiring = true;
                         box_stop(bs, b, "its time is up");
                 }
                 /* Out of the heap either way: a stopping box has no time left to watch. */
@@ -181,7 +192,7 @@ static void on_expiry(uv_timer_t *t)
 void boxes_arm_expiry(struct boxes *bs)
 {
         struct box *b = registry_first(&bs->registry);
-        if (!b || b->expires_ms == INT64_MAX) {
+        if (!b || b->expires_ms == INT64_MAX || bs->expiring >= EXPIRY_AT_ONCE) {
                 (void)uv_timer_stop(&bs->expiry);
                 return;
         }

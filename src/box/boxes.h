@@ -33,6 +33,7 @@ struct boxes {
         uv_timer_t patience;
         bool closing, delete_all;
         unsigned in_transit; /* creates and destroys under way */
+        unsigned expiring;   /* of them, because their time is up */
         void (*on_idle)(void *user);
         void *idle_user;
         uint64_t created_total, deleted_total, expired_total, lost_total;

@@ -215,6 +215,38 @@ static void test_expiry(void)
         end();
 }
 
+/* Thousands that expire at once do not stand before those who ask. */
+static void test_bug_expiry_floods_the_keeper(void)
+{
+        struct result r[50], u;
+        char id[8];
+        begin(&plain);
+        for (unsigned i = 0; i < 50; i++) {
+                (void)snprintf(id, sizeof id, "x%u", i);
+                ensure(id, 60000, &r[i]);
+                turn();
+        }
+        CHECK_INT(bs.registry.count, 50);
+        hold = true;
+        for (unsigned i = 0; i < 50; i++) {
+                r[i].b->expires_ms = now_wall_ms() - 1;
+                (void)registry_expiry_changed(&bs.registry, r[i].b);
+        }
+        boxes_arm_expiry(&bs);
+        turn();
+        CHECK_INT(destroys, 32);
+        use("x0", &u); /* over is over, whether its turn has come or not */
+        CHECK_INT(u.code, -ENOENT);
+        use("x49", &u);
+        CHECK_INT(u.code, -ENOENT);
+        let_go();
+        turn();
+        CHECK_INT(bs.registry.count, 0);
+        CHECK_INT(bs.expired_total, 50);
+        CHECK_INT(bs.expiring, 0);
+        end();
+}
+
 static void test_agent_dies(void)
 {
         struct result a, u;
@@ -362,6 +394,7 @@ int main(void)
         RUN(test_limit);
         RUN(test_time);
         RUN(test_expiry);
+        RUN(test_bug_expiry_floods_the_keeper);
         RUN(test_agent_dies);
         RUN(test_shutdown);
         RUN(test_bug_shutdown_forgets_pending);
