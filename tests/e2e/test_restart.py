@@ -659,6 +659,20 @@ def test_broken_store_is_refused():
 
 
 @with_server("--pool-size", "0")
+def test_broken_store_after_a_reboot(server):
+    """Rows are never synced: what a crash of the machine left of them must not hinder the next start."""
+    server.make("a")
+    server.delete("a")
+    assert server.stop() == 0
+    with open(os.path.join(server.state, "boot"), "w") as f:
+        f.write("another boot\n")
+    with open(os.path.join(server.state, "store.db"), "wb") as f:
+        f.write(os.urandom(8192))
+    server.start()
+    server.assert_healthy()
+
+
+@with_server("--pool-size", "0")
 def test_fewer_sandboxes_allowed_than_live(server):
     """max_sandboxes bounds new ones; it must not end those that live."""
     for i in range(80):
