@@ -493,6 +493,7 @@ def test_delete_leaves_nothing():
         for i in range(4):
             server.make("n%d" % i)
             server.sh("n%d" % i, "for i in 1 2 3; do setsid sleep 6400 >/dev/null 2>&1 & done; (trap '' TERM; sleep 6401) >/dev/null 2>&1 &")
+        eventually(lambda: len(lives("sleep", "6400")) == 12, "all of them have become what they are to be")
         for i in range(4):
             assert server.delete("n%d" % i).status == 204
             assert len(lives("sleep", "6400")) == 3 * (3 - i), "DELETE answers when all is gone"
