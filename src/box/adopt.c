@@ -3,6 +3,7 @@
  * nobody listens on any more refuses. */
 #include <dirent.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,7 +162,11 @@ static int end_orphan(const struct loaded *l, const char *sock)
         if (r == 0 && (r = engine_adopt(bs->engine, slot, pidfd)) < 0 && r != -EINVAL)
                 return r;
         if (r < 0) {
-                (void)unlink(sock); /* what may still live there is found by its cgroup */
+                /* Nobody's, and it says nothing sensible: without cgroups nothing would ever
+                 * find it again once its socket is gone. */
+                if (pidfd >= 0)
+                        (void)sys_pidfd_send_signal(pidfd, SIGKILL);
+                (void)unlink(sock);
                 return 0;
         }
         memcpy(name, sock, n);
