@@ -46,6 +46,7 @@
 #define MAX_STORAGE_BYTES (1ull << 46)
 #define STORAGE_BYTES_PER_INODE 4096       /* a file of nothing still costs the kernel ~1 KiB */
 #define MIN_INODES 1024
+#define KEEPER_WAIT_MS 20000               /* below the 30 s after which clients give up */
 #define POOL_REFILL_MS 4                   /* longer than a short exec, shorter than a person */
 #define DEFAULT_POOL_SIZE 4                /* ready sandboxes of the default shape */
 
@@ -53,6 +54,7 @@
 #define LIMIT_UPLOAD_BYTES (64ull << 30)   /* compressed, as sent */
 #define LIMIT_UNPACKED_BYTES (256ull << 30) /* a bomb ends here, or at the storage limit */
 #define LIMIT_UPLOAD_MEMBERS 2000000
+#define LIMIT_STALL_SECONDS 120            /* a worker with a hundredth of a core still moves in it */
 #define LIMIT_SKIPPED_NAMED 20             /* skipped members named in an answer */
 
 /* --- shutdown --- */

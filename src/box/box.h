@@ -59,6 +59,7 @@ struct box {
         struct shape shape;
         char image[64];
         int64_t created_ms, ttl_ms, expires_ms;
+        bool expiring;  /* its time is up, and it is on its way out for that */
         size_t heap_at; /* place in the expiry heap, SIZE_MAX: not in it */
         struct box *hash_next;
         struct box_waiter *waiters;

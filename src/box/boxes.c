@@ -12,6 +12,9 @@
 
 /* The wall clock may be set: look again at least this often. */
 #define EXPIRY_LOOK_MS 10000
+/* The keeper works in order: thousands that expire in one moment must not stand before those
+ * who ask. As many as keep it busy; the next follow as these are gone. */
+#define EXPIRY_AT_ONCE 32
 /* When what could not be ended is tried again. */
 #define RETRY_END_MS 2000
 
@@ -46,6 +49,17 @@ static int box_await(struct box *b, void (*fn)(struct box *, void *), void *user
                 at = &(*at)->next;
         *at = w;
         return 0;
+}
+
+static void box_await_no_more(struct box *b, void *user)
+{
+        for (struct box_waiter **at = &b->waiters; *at; at = &(*at)->next)
+                if ((*at)->user == user) {
+                        struct box_waiter *w = *at;
+                        *at = w->next;
+                        free(w);
+                        return;
+                }
 }
 
 /* The transition is over: everybody asks again, in the order they came. */
@@ -119,6 +133,11 @@ static void on_destroyed(int code, const char *msg, void *user)
 {
         struct ending *x = user;
         struct boxes *bs = x->bs;
+        if (x->b->expiring) {
+                x->b->expiring = false;
+                if (bs->expiring-- == EXPIRY_AT_ONCE && !bs->closing)
+                        boxes_arm_expiry(bs);
+        }
         if (code < 0)
                 box_not_gone(bs, x->b, code, msg);
         else {
@@ -162,9 +181,12 @@ static void on_expiry(uv_timer_t *t)
 {
         struct boxes *bs = t->data;
         int64_t now = now_wall_ms();
-        for (struct box *b; (b = registry_first(&bs->registry)) && b->expires_ms <= now;) {
+        struct box *b;
+        while (bs->expiring < EXPIRY_AT_ONCE && (b = registry_first(&bs->registry)) && b->expires_ms <= now) {
                 if (b->state == BOX_RUNNING) {
                         bs->expired_total++;
+                        bs->expiring++;
+                        b->expiring = true;
                         box_stop(bs, b, "its time is up");
                 }
                 /* Out of the heap either way: a stopping box has no time left to watch. */
@@ -177,7 +199,7 @@ static void on_expiry(uv_timer_t *t)
 void boxes_arm_expiry(struct boxes *bs)
 {
         struct box *b = registry_first(&bs->registry);
-        if (!b || b->expires_ms == INT64_MAX) {
+        if (!b || b->expires_ms == INT64_MAX || bs->expiring >= EXPIRY_AT_ONCE) {
                 (void)uv_timer_stop(&bs->expiry);
                 return;
         }
@@ -302,6 +324,9 @@ static void box_begin(struct boxes *bs, struct box *b)
 
 struct op {
         struct boxes *bs;
+        TAILQ_ENTRY(op) link; /* while it waits for box, since then */
+        struct box *box;
+        uint64_t since;
         enum box_op kind;
         char *id;
         size_t id_len;
@@ -324,6 +349,7 @@ static void op_run(struct op *o);
 static void op_woken(struct box *b, void *user)
 {
         struct op *o = user;
+        TAILQ_REMOVE(&o->bs->waiting, o, link);
         if (b->fail_code < 0 && (o->kind != BOX_OP_DELETE || b->state != BOX_GONE))
                 op_done(o, NULL, b->fail_code, b->fail_msg);
         else if (b->state == BOX_GONE && o->kind == BOX_OP_DELETE)
@@ -332,10 +358,35 @@ static void op_woken(struct box *b, void *user)
                 op_run(o);
 }
 
+/* A keeper that is held up (stopped, or deep in the kernel) holds up every transition. What
+ * was asked for still happens when it goes on; those who wait hear of it now. */
+static void on_patience(uv_timer_t *t)
+{
+        struct boxes *bs = t->data;
+        uint64_t now = uv_now(bs->loop);
+        struct op *o;
+        while ((o = TAILQ_FIRST(&bs->waiting)) && now - o->since >= bs->conf.wait_ms) {
+                TAILQ_REMOVE(&bs->waiting, o, link);
+                box_await_no_more(o->box, o);
+                log_line(LOG_ERROR, "the keeper does not answer", "id", o->id, "waits_to", box_op_name(o->kind), NULL);
+                op_done(o, NULL, -EAGAIN, "the keeper does not answer; what was asked for is still under way");
+        }
+        if (o)
+                (void)uv_timer_start(t, on_patience, o->since + bs->conf.wait_ms - now, 0);
+}
+
 static void op_wait(struct op *o, struct box *b)
 {
-        if (box_await(b, op_woken, o) < 0)
+        struct boxes *bs = o->bs;
+        if (box_await(b, op_woken, o) < 0) {
                 op_done(o, NULL, -ENOMEM, "no memory");
+                return;
+        }
+        o->box = b;
+        o->since = uv_now(bs->loop);
+        TAILQ_INSERT_TAIL(&bs->waiting, o, link);
+        if (bs->conf.wait_ms && !uv_is_active((uv_handle_t *)&bs->patience))
+                (void)uv_timer_start(&bs->patience, on_patience, bs->conf.wait_ms, 0);
 }
 
 static void op_create(struct op *o)
@@ -468,6 +519,9 @@ int boxes_init(struct boxes *bs, uv_loop_t *loop, struct engine *g, struct store
                 return fail_host(e, r, "no memory");
         bs->expiry.data = bs;
         (void)uv_timer_init(loop, &bs->expiry);
+        TAILQ_INIT(&bs->waiting);
+        bs->patience.data = bs;
+        (void)uv_timer_init(loop, &bs->patience);
         return 0;
 }
 
@@ -514,4 +568,5 @@ void boxes_free(struct boxes *bs)
         registry_free(&bs->registry);
         pool_free(bs->pool);
         uv_close((uv_handle_t *)&bs->expiry, NULL);
+        uv_close((uv_handle_t *)&bs->patience, NULL);
 }

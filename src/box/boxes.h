@@ -2,19 +2,23 @@
  * adapters on this. Callbacks may run from within the call. */
 #pragma once
 
+#include <sys/queue.h>
 #include <uv.h>
 
 #include "box/registry.h"
 #include "box/store.h"
 
 struct pool;
+struct op;
 
 struct boxes_config {
         size_t max_boxes;
         unsigned pool_size;
         unsigned refill_ms; /* a pool is filled again this long after it was used */
+        unsigned wait_ms;   /* who waits this long for a sandbox gets an error; 0: waits on */
         struct shape default_shape;
         char default_image[64];
+        char place[160]; /* uid range and cgroups: live sandboxes cannot follow when it changes */
 };
 
 struct boxes {
@@ -25,8 +29,11 @@ struct boxes {
         struct boxes_config conf;
         struct pool *pool;
         uv_timer_t expiry;
+        TAILQ_HEAD(, op) waiting; /* for a transition to end, the longest first */
+        uv_timer_t patience;
         bool closing, delete_all;
         unsigned in_transit; /* creates and destroys under way */
+        unsigned expiring;   /* of them, because their time is up */
         void (*on_idle)(void *user);
         void *idle_user;
         uint64_t created_total, deleted_total, expired_total, lost_total;

@@ -28,6 +28,7 @@ static const char schema[] =
         " name TEXT PRIMARY KEY, id BLOB NOT NULL, slot INTEGER NOT NULL, image TEXT NOT NULL,"
         " cpu_millis INTEGER, memory INTEGER, storage INTEGER, pids INTEGER,"
         " created_ms INTEGER, ttl_ms INTEGER, expires_ms INTEGER) WITHOUT ROWID;"
+        "CREATE TABLE IF NOT EXISTS place (one INTEGER PRIMARY KEY CHECK (one = 1), place TEXT NOT NULL);"
         "PRAGMA user_version=1;";
 
 static int fail_db(struct store *s, struct err *e, const char *what)
@@ -118,6 +119,29 @@ int store_delete(struct store *s, const struct box *b, struct err *e)
         return run(s, st, e);
 }
 
+int store_get_place(struct store *s, char *out, size_t size, struct err *e)
+{
+        sqlite3_stmt *st = NULL;
+        int r = sqlite3_prepare_v2(s->db, "SELECT place FROM place", -1, &st, NULL);
+        if (r == SQLITE_OK)
+                r = sqlite3_step(st);
+        const char *place = r == SQLITE_ROW ? (const char *)sqlite3_column_text(st, 0) : NULL;
+        (void)snprintf(out, size, "%s", place ? place : "");
+        (void)sqlite3_finalize(st);
+        return r == SQLITE_ROW || r == SQLITE_DONE ? 0 : fail_db(s, e, "read");
+}
+
+int store_set_place(struct store *s, const char *place, struct err *e)
+{
+        sqlite3_stmt *st = NULL;
+        if (sqlite3_prepare_v2(s->db, "INSERT OR REPLACE INTO place VALUES (1, ?)", -1, &st, NULL) != SQLITE_OK)
+                return fail_db(s, e, "write");
+        (void)sqlite3_bind_text(st, 1, place, -1, SQLITE_STATIC);
+        int r = run(s, st, e);
+        (void)sqlite3_finalize(st);
+        return r;
+}
+
 static struct box *row_box(sqlite3_stmt *st)
 {
         const char *name = (const char *)sqlite3_column_text(st, 0);
@@ -143,7 +167,7 @@ int store_load(struct store *s, void (*fn)(struct box *, void *), void *user, st
 {
         sqlite3_stmt *st = NULL;
         int r = SQLITE_OK;
-        if (sqlite3_prepare_v2(s->db, "SELECT * FROM sandboxes", -1, &st, NULL) != SQLITE_OK)
+        if (sqlite3_prepare_v2(s->db, "SELECT * FROM sandboxes ORDER BY name", -1, &st, NULL) != SQLITE_OK)
                 return fail_db(s, e, "read");
         while ((r = sqlite3_step(st)) == SQLITE_ROW) {
                 struct box *b = row_box(st);

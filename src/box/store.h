@@ -13,5 +13,8 @@ void store_close(struct store *s);
 int store_put(struct store *s, const struct box *b, struct err *e);
 int store_set_expiry(struct store *s, const struct box *b, struct err *e);
 int store_delete(struct store *s, const struct box *b, struct err *e);
-/* Hands every row to fn as a box, which fn owns. */
+/* Where on this host the sandboxes are (see boxes_config); "" when that was never set. */
+int store_get_place(struct store *s, char *out, size_t size, struct err *e);
+int store_set_place(struct store *s, const char *place, struct err *e);
+/* Hands every row to fn as a box, which fn owns, in the order of their names. */
 int store_load(struct store *s, void (*fn)(struct box *b, void *user), void *user, struct err *e);

@@ -39,6 +39,7 @@ struct server {
         uv_signal_t term, interrupt;
         uv_timer_t grace;
         unsigned stops; /* how often it was asked to stop */
+        unsigned left;  /* creates and destroys under way when the end last looked */
         bool closing;
         int exit_code;
 };
@@ -58,10 +59,24 @@ static void on_boxes_idle(void *user)
         log_line(LOG_INFO, "stopped", NULL);
 }
 
+/* A keeper that is held up must not hold up the end: leaving now is no worse than a crash,
+ * after which the next server finds everything again. */
+static void on_no_progress(uv_timer_t *t)
+{
+        struct server *s = t->data;
+        if (s->boxes.in_transit == s->left) {
+                log_line(LOG_ERROR, "the keeper does not answer; leaving without it", NULL);
+                _exit(1);
+        }
+        s->left = s->boxes.in_transit;
+}
+
 static void on_http_closed(void *user)
 {
         struct server *s = user;
+        (void)uv_timer_start(&s->grace, on_no_progress, KEEPER_WAIT_MS, KEEPER_WAIT_MS);
         boxes_shutdown(&s->boxes, s->config.on_exit == ON_EXIT_DELETE, on_boxes_idle, s);
+        s->left = s->boxes.in_transit;
 }
 
 static void close_http(struct server *s)
@@ -124,11 +139,13 @@ static int start_boxes(struct server *s, struct err *e)
                 .max_boxes = c->max_sandboxes,
                 .pool_size = (unsigned)c->pool_size,
                 .refill_ms = POOL_REFILL_MS,
+                .wait_ms = KEEPER_WAIT_MS,
                 .default_shape = { .image = (unsigned)setup_image_index(&s->setup, image),
                                    .cpu_millis = (uint32_t)c->default_cpu, .memory = c->default_memory,
                                    .storage = c->default_storage, .pids = c->default_pids },
         };
         (void)snprintf(bc.default_image, sizeof bc.default_image, "%s", image);
+        setup_place(c, bc.place, sizeof bc.place);
         r = boxes_init(&s->boxes, &s->loop, s->engine, s->store, &bc, e);
         if (r < 0)
                 return r;

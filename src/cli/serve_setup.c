@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "keeper/keeper.h"
 #include "keeper/slot.h"
+#include "os/sys.h"
 
 #define KEEPER_LOCK_SECONDS 10
 #define SERVER_LOCK_SECONDS 1
@@ -78,6 +79,28 @@ static int take_lock(struct setup *s, const struct config *c, struct err *e)
         return 0;
 }
 
+/* The store is never synced, so after a crash of the machine it may be damaged; but no sandbox
+ * outlives that either. A store of an earlier boot is worth nothing. */
+static int forget_earlier_boot(const struct setup *s, const char *boot_path, struct err *e)
+{
+        static const char *const parts[] = { "", "-wal", "-journal" };
+        char now[64], was[64];
+        if (file_read(AT_FDCWD, "/proc/sys/kernel/random/boot_id", now, sizeof now) <= 0)
+                return 0;
+        int r = file_read(AT_FDCWD, boot_path, was, sizeof was);
+        if (r >= 0 && strcmp(was, now) == 0)
+                return 0;
+        for (size_t i = 0; r >= 0 && i < ARRAY_SIZE(parts); i++) {
+                char path[4096];
+                (void)snprintf(path, sizeof path, "%s%s", s->store_path, parts[i]);
+                (void)unlink(path);
+        }
+        _cleanup_close_ int fd = open(boot_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        if (fd < 0 || write(fd, now, strlen(now)) != (ssize_t)strlen(now))
+                return fail_host(e, -errno, "cannot write %s: %s", boot_path, strerror(errno));
+        return 0;
+}
+
 int setup_state(struct setup *s, const struct config *c, struct err *e)
 {
         *s = (struct setup){ .lock_fd = -1, .config = c };
@@ -97,7 +120,11 @@ int setup_state(struct setup *s, const struct config *c, struct err *e)
                 r = make_dirs(s->scratch);
         if (r < 0)
                 return fail_host(e, r, "cannot make the state directory %s: %s", c->state_dir, strerror(-r));
-        return take_lock(s, c, e);
+        _cleanup_free_ char *boot = NULL;
+        if (asprintf(&boot, "%s/boot", c->state_dir) < 0)
+                return fail_host(e, -ENOMEM, "no memory");
+        r = take_lock(s, c, e);
+        return r < 0 ? r : forget_earlier_boot(s, boot, e);
 }
 
 /* --- images ----------------------------------------------------------------------------- */
@@ -176,6 +203,16 @@ static void group_name(const struct config *c, char *out, size_t size)
         for (const char *p = real ? real : c->state_dir; *p; p++)
                 h = (h ^ (unsigned char)*p) * 0x100000001b3ull;
         (void)snprintf(out, size, "%s-%08x", c->cgroup_root, (unsigned)(h ^ h >> 32));
+}
+
+void setup_place(const struct config *c, char *out, size_t size)
+{
+        char group[64];
+        group_name(c, group, sizeof group);
+        if (geteuid() == 0)
+                (void)snprintf(out, size, "uid_base %llu and cgroup %s", (unsigned long long)c->uid_base, group);
+        else
+                (void)snprintf(out, size, "user %u and cgroup %s", (unsigned)geteuid(), group);
 }
 
 int setup_keeper(struct setup *s, const struct config *c, int argc, char **argv, int *ret_sock, struct err *e)

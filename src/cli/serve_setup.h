@@ -20,6 +20,9 @@ int setup_images(struct setup *s, const struct config *c, struct err *e);
 void setup_sweep_images(const struct setup *s);
 /* The index of a resolved image name in the keeper's list; -ENOENT. */
 int setup_image_index(const struct setup *s, const char *name);
+/* What must stay the same while sandboxes live: a changed uid range would overlap with theirs,
+ * in other cgroups nobody would find theirs. */
+void setup_place(const struct config *c, char *out, size_t size);
 /* Forks the keeper, then moves into the run directory. argv is wiped in the keeper: agents
  * show its command line to their sandboxes. */
 int setup_keeper(struct setup *s, const struct config *c, int argc, char **argv, int *ret_sock, struct err *e);

@@ -59,7 +59,7 @@ struct config {
         uint64_t output_bytes, execs_per_sandbox, heartbeat_seconds;
 
         /* transfers */
-        uint64_t upload_bytes, unpacked_bytes, upload_members;
+        uint64_t upload_bytes, unpacked_bytes, upload_members, stall_seconds;
 
         /* the HTTP edge */
         uint64_t json_body_bytes, head_bytes, header_count, connections;

@@ -97,6 +97,8 @@ const struct setting settings[] = {
                "largest upload, unpacked"),
         NUMBER(upload_members, SET_COUNT, LIMIT_UPLOAD_MEMBERS, 1, 1000000000, "transfers",
                "most files in an upload"),
+        NUMBER(stall_seconds, SET_SECONDS, LIMIT_STALL_SECONDS, 1, DAY, "transfers",
+               "a transfer in which the sandbox does nothing is given up after"),
 
         NUMBER(json_body_bytes, SET_BYTES, LIMIT_JSON_BODY_BYTES, 1024, 1ull << 30, "http",
                "largest JSON body"),

@@ -501,6 +501,24 @@ def test_crashes_leave_no_orphans():
     eventually(lambda: not processes(), "nothing is left: %s" % processes())
 
 
+def test_stopped_orphan_is_swept():
+    """A pooled sandbox that does not even say its slot is ended, too."""
+    if "server" in shared:
+        end(shared.pop("server"))
+    server = start("--pool-size", "1")
+    try:
+        eventually(agents, "the pool is full")
+        for pid in agents():
+            os.kill(pid, signal.SIGSTOP)
+        server.process.kill()
+        server.process.wait()
+        server.flags[1] = "0"
+        server.start()
+        eventually(lambda: not agents(), "nobody's sandbox is gone", 5)
+    finally:
+        end(server)
+
+
 def test_delete_leaves_nothing():
     server = start("--pool-size", "0")
     try:

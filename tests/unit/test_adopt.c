@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -31,6 +32,7 @@ static struct {
 } said;
 
 #define REFUSED_SLOT 66
+#define DEADLY_SLOT 67 /* the keeper dies when it is asked to adopt it */
 
 /* Answers until the socket closes. */
 static void *keeper_main(void *arg)
@@ -47,7 +49,13 @@ static void *keeper_main(void *arg)
                         (void)snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
                         (void)file_read(AT_FDCWD, path, text, sizeof text);
                         const char *p = strstr(text, "\nPid:");
-                        said.right_process &= p && atoi(p + 5) == agent; /* the kernel's word, not a file's */
+                        if (q.slot != REFUSED_SLOT) /* the kernel's word, not a file's */
+                                said.right_process &= p && atoi(p + 5) == agent;
+                        if (q.slot == DEADLY_SLOT) {
+                                (void)shutdown(keeper, SHUT_RDWR);
+                                (void)pthread_mutex_unlock(&lock);
+                                break;
+                        }
                         if (q.slot == REFUSED_SLOT)
                                 r.code = -EINVAL;
                         else if (said.adopt_count < 16)
@@ -102,6 +110,18 @@ static void agent_main(const char *const *names, const int *slots, unsigned n)
         _exit(0);
 }
 
+/* Returns when it listens. */
+static pid_t start_agent(const char *const *names, const int *slots, unsigned n)
+{
+        (void)unlink("ready");
+        pid_t pid = fork();
+        if (pid == 0)
+                agent_main(names, slots, n);
+        for (int i = 0; i < 5000 && access("ready", F_OK) < 0; i++)
+                (void)usleep(1000);
+        return pid;
+}
+
 static void put_row(struct store *s, const char *name, struct str id, unsigned slot, int64_t expires)
 {
         struct err e;
@@ -131,8 +151,8 @@ static void on_idle(void *user)
 
 static void test_restart(void)
 {
-        static const char *const names[] = { "sbx-live", "sbx-late", "sbx-refused", "sbx-orphan", "sbx-odd" };
-        static const int slots[] = { 3, 4, REFUSED_SLOT, 5, -1 };
+        static const char *const names[] = { "sbx-live", "sbx-late", "sbx-orphan", "sbx-refused", "sbx-odd" };
+        static const int slots[] = { 3, 4, 5, REFUSED_SLOT, -1 };
         int sv[2];
         struct keeper_reply hello = { .op = KEEPER_READY }, got;
         struct engine *g = NULL;
@@ -141,11 +161,8 @@ static void test_restart(void)
         struct boxes_config c = { .max_boxes = 100 };
         struct err e = { 0 };
         pthread_t t;
-        agent = fork();
-        if (agent == 0)
-                agent_main(names, slots, 5);
-        for (int i = 0; i < 5000 && access("ready", F_OK) < 0; i++)
-                (void)usleep(1000);
+        pid_t stranger = start_agent(names + 3, slots + 3, 2);
+        agent = start_agent(names, slots, 3);
         (void)close(listen_on("sbx-dead")); /* a socket that nobody listens on any more */
         (void)close(open("unrelated.txt", O_CREAT | O_WRONLY, 0600));
         (void)close(open(".sock", O_CREAT | O_WRONLY, 0600));
@@ -192,6 +209,9 @@ static void test_restart(void)
         CHECK(access("sbx-orphan.sock", F_OK) < 0 && access("sbx-dead.sock", F_OK) < 0);
         CHECK(access("sbx-odd.sock", F_OK) < 0 && access("sbx-refused.sock", F_OK) < 0);
         CHECK(access("unrelated.txt", F_OK) == 0);
+        int status = 0; /* what nobody can adopt is ended here, not left to whoever finds it */
+        CHECK_INT(waitpid(stranger, &status, 0), stranger);
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
         boxes_shutdown(&bs, false, on_idle, NULL);
         CHECK_INT(idles, 1);
         boxes_free(&bs);
@@ -205,6 +225,126 @@ static void test_restart(void)
         (void)waitpid(agent, NULL, 0);
 }
 
+/* Starts the fake keeper, opens the store and makes bs. */
+static void open_all(const char *place, struct engine **g, struct store **s, struct boxes *bs, pthread_t *t)
+{
+        int sv[2];
+        struct keeper_reply hello = { .op = KEEPER_READY }, got;
+        struct boxes_config c = { .max_boxes = 100 };
+        struct err e = { 0 };
+        (void)snprintf(c.place, sizeof c.place, "%s", place);
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sv) < 0)
+                abort();
+        keeper = sv[1];
+        CHECK_INT(fdpass_send(keeper, &hello, sizeof hello, -1), 0);
+        CHECK_INT(engine_new(&loop, sv[0], g, &got, &e), 0);
+        CHECK_INT(store_open("store2.db", s, &e), 0);
+        CHECK_INT(boxes_init(bs, &loop, *g, *s, &c, &e), 0);
+        (void)pthread_create(t, NULL, keeper_main, NULL);
+}
+
+static void close_all(struct engine *g, struct store *s, struct boxes *bs, pthread_t t)
+{
+        boxes_shutdown(bs, false, on_idle, NULL);
+        boxes_free(bs);
+        engine_close(g);
+        for (int i = 0; i < 10; i++)
+                (void)uv_run(&loop, UV_RUN_NOWAIT);
+        (void)pthread_join(t, NULL);
+        (void)close(keeper);
+        store_close(s);
+}
+
+/* What hinders us says nothing about the sandboxes: no row and no socket may go. */
+static void test_unsure_is_not_lost(void)
+{
+        static const char *const names[] = { "sbx-a", "sbx-b", "sbx-c", "sbx-nobodys" };
+        static const int slots[] = { 1, DEADLY_SLOT, 2, DEADLY_SLOT };
+        struct engine *g = NULL;
+        struct store *s = NULL;
+        struct boxes bs;
+        pthread_t t;
+        struct err e = { 0 };
+        unsigned adopted = 0, lost = 0, rows = 0;
+        agent = start_agent(names, slots, 4);
+        /* without descriptors */
+        open_all("here", &g, &s, &bs, &t);
+        for (unsigned i = 0; i < 3; i++)
+                put_row(s, names[i], str_c(names[i]), (unsigned)slots[i], now_wall_ms() + 60000);
+        struct rlimit before, none;
+        CHECK_INT(getrlimit(RLIMIT_NOFILE, &before), 0);
+        none = before;
+        none.rlim_cur = 0;
+        CHECK_INT(setrlimit(RLIMIT_NOFILE, &none), 0);
+        CHECK_INT(boxes_adopt(&bs, &adopted, &lost, &e), -EMFILE);
+        CHECK_INT(setrlimit(RLIMIT_NOFILE, &before), 0);
+        CHECK(strstr(e.msg, "sbx-a") && strstr(e.msg, "open files"));
+        close_all(g, s, &bs, t);
+        /* the keeper dies in the middle */
+        open_all("here", &g, &s, &bs, &t);
+        CHECK(boxes_adopt(&bs, &adopted, &lost, &e) < 0);
+        CHECK(strstr(e.msg, "sbx-b") && strstr(e.msg, "the keeper died"));
+        close_all(g, s, &bs, t);
+        /* and while it is asked about an orphan */
+        open_all("here", &g, &s, &bs, &t);
+        struct box *b = box_new(STR("sbx-b"));
+        (void)snprintf(b->name, sizeof b->name, "sbx-b");
+        CHECK_INT(store_delete(s, b, &e), 0);
+        box_unref(b);
+        CHECK(boxes_adopt(&bs, &adopted, &lost, &e) < 0);
+        CHECK_INT(adopted, 2);
+        CHECK_INT(lost, 0);
+        CHECK(store_load(s, count_row, &rows, &e) == 0 && rows == 2);
+        for (unsigned i = 0; i < 4; i++) {
+                char sock[64];
+                engine_socket_name(names[i], sock, sizeof sock);
+                CHECK(access(sock, F_OK) == 0);
+        }
+        close_all(g, s, &bs, t);
+        (void)kill(agent, SIGKILL);
+        (void)waitpid(agent, NULL, 0);
+}
+
+/* Sandboxes that live in another uid range or other cgroups: refused while one of them lives,
+ * row or not; when none does, the new place is the place. */
+static void test_another_place(void)
+{
+        static const char *const names[] = { "sbx-p", "sbx-nobodys" };
+        static const int slots[] = { 1, 2 };
+        struct engine *g = NULL;
+        struct store *s = NULL;
+        struct boxes bs;
+        pthread_t t;
+        struct err e = { 0 };
+        unsigned adopted = 0, lost = 0, rows = 0;
+        char place[160];
+        (void)unlink("store2.db");
+        (void)unlink("sbx-nobodys.sock");
+        for (unsigned orphans = 0; orphans < 2; orphans++) { /* first by its row, then without one */
+                agent = start_agent(names + orphans, slots + orphans, 1);
+                open_all("here", &g, &s, &bs, &t);
+                CHECK_INT(store_set_place(s, "here", &e), 0);
+                if (!orphans)
+                        put_row(s, names[0], str_c("id"), 1, now_wall_ms() + 60000);
+                close_all(g, s, &bs, t);
+                open_all("there", &g, &s, &bs, &t);
+                CHECK_INT(boxes_adopt(&bs, &adopted, &lost, &e), -EXDEV);
+                CHECK(e.blame == ERR_USER && strstr(e.msg, "here") && strstr(e.msg, "there"));
+                CHECK_INT(bs.registry.count + lost, 0);
+                CHECK(store_get_place(s, place, sizeof place, &e) == 0 && strcmp(place, "here") == 0);
+                CHECK(store_load(s, count_row, &rows, &e) == 0 && rows == 1 - orphans);
+                close_all(g, s, &bs, t);
+                (void)kill(agent, SIGKILL);
+                (void)waitpid(agent, NULL, 0);
+                open_all("there", &g, &s, &bs, &t);
+                CHECK_INT(boxes_adopt(&bs, &adopted, &lost, &e), 0);
+                CHECK_INT(lost, 1 - orphans);
+                CHECK(store_get_place(s, place, sizeof place, &e) == 0 && strcmp(place, "there") == 0);
+                close_all(g, s, &bs, t);
+                rows = lost = 0;
+        }
+}
+
 int main(void)
 {
         if (!mkdtemp(dir) || chdir(dir) < 0 || uv_loop_init(&loop) < 0)
@@ -212,6 +352,8 @@ int main(void)
         log_setup(LOG_LEVEL_MAX, false, "test"); /* the warnings are meant */
         (void)signal(SIGPIPE, SIG_IGN); /* as the server does */
         RUN(test_restart);
+        RUN(test_unsure_is_not_lost);
+        RUN(test_another_place);
         CHECK_INT(uv_loop_close(&loop), 0);
         CHECK_INT(chdir("/"), 0);
         char rm[64];

@@ -228,6 +228,38 @@ static void test_expiry(void)
         end();
 }
 
+/* Thousands that expire at once do not stand before those who ask. */
+static void test_bug_expiry_floods_the_keeper(void)
+{
+        struct result r[50], u;
+        char id[8];
+        begin(&plain);
+        for (unsigned i = 0; i < 50; i++) {
+                (void)snprintf(id, sizeof id, "x%u", i);
+                ensure(id, 60000, &r[i]);
+                turn();
+        }
+        CHECK_INT(bs.registry.count, 50);
+        hold = true;
+        for (unsigned i = 0; i < 50; i++) {
+                r[i].b->expires_ms = now_wall_ms() - 1;
+                (void)registry_expiry_changed(&bs.registry, r[i].b);
+        }
+        boxes_arm_expiry(&bs);
+        turn();
+        CHECK_INT(destroys, 32);
+        use("x0", &u); /* over is over, whether its turn has come or not */
+        CHECK_INT(u.code, -ENOENT);
+        use("x49", &u);
+        CHECK_INT(u.code, -ENOENT);
+        let_go();
+        turn();
+        CHECK_INT(bs.registry.count, 0);
+        CHECK_INT(bs.expired_total, 50);
+        CHECK_INT(bs.expiring, 0);
+        end();
+}
+
 static void test_agent_dies(void)
 {
         struct result a, u;
@@ -328,6 +360,39 @@ static void test_bug_keeper_dies(void)
         end();
 }
 
+/* A keeper that does not answer: whoever waits hears of it, and what was asked for happens when
+ * it goes on. */
+static void test_bug_keeper_held_up(void)
+{
+        struct result made, asked[2], gone, u;
+        begin(&plain);
+        ensure("old", 60000, &made);
+        turn();
+        CHECK(made.calls == 1 && made.b);
+        bs.conf.wait_ms = 20;
+        hold = true;
+        ensure("new", 60000, &asked[0]);
+        ensure("new", 60000, &asked[1]); /* waits for the first */
+        del("old", &gone);
+        keeper_turn();
+        for (int i = 0; i < 1000 && !(asked[0].calls && asked[1].calls && gone.calls); i++)
+                (void)uv_run(&loop, UV_RUN_ONCE);
+        for (int i = 0; i < 2; i++)
+                CHECK(asked[i].calls == 1 && !asked[i].b && asked[i].code == -EAGAIN);
+        CHECK(gone.calls == 1 && gone.code == -EAGAIN);
+        CHECK(strstr(gone.msg, "keeper") != NULL);
+        use("old", &u);
+        CHECK(u.calls == 1 && u.code == -ENOENT); /* on its way out all the same */
+        let_go();
+        turn();
+        CHECK(asked[0].calls == 1 && asked[1].calls == 1 && gone.calls == 1);
+        use("new", &u);
+        CHECK(u.calls == 1 && u.b);
+        CHECK_INT(bs.registry.count, 1);
+        CHECK_INT(creates, 2);
+        end();
+}
+
 int main(void)
 {
         if (!mkdtemp(dir) || chdir(dir) < 0 || uv_loop_init(&loop) < 0)
@@ -343,11 +408,13 @@ int main(void)
         RUN(test_limit);
         RUN(test_time);
         RUN(test_expiry);
+        RUN(test_bug_expiry_floods_the_keeper);
         RUN(test_agent_dies);
         RUN(test_shutdown);
         RUN(test_bug_shutdown_forgets_pending);
         RUN(test_odd_ids);
         RUN(test_bug_keeper_dies);
+        RUN(test_bug_keeper_held_up);
         CHECK_INT(uv_loop_close(&loop), 0);
         CHECK_INT(chdir("/"), 0);
         char rm[64];

@@ -106,12 +106,14 @@ static void test_round_trip(void)
         struct store *s = opened();
         for (unsigned i = 0; i < IDS; i++) {
                 char name[24];
-                (void)snprintf(name, sizeof name, "sbx-%u", i);
+                (void)snprintf(name, sizeof name, "sbx-%u", (unsigned)IDS - i);
                 b[i] = make(name, ids[i]);
                 CHECK_INT(store_put(s, b[i], &e), 0);
         }
         CHECK_INT(store_load(s, collect, &r, &e), 0);
         CHECK_INT(r.count, IDS);
+        for (unsigned i = 1; i < r.count; i++) /* adoption searches in this order */
+                CHECK(strcmp(r.list[i - 1]->name, r.list[i]->name) < 0);
         for (unsigned i = 0; i < IDS; i++)
                 check_same(row(&r, b[i]->name), b[i]);
         rows_free(&r);

@@ -18,6 +18,9 @@
 
 /* An agent that has not answered so long after the deadline needs help. */
 #define RESCUE_SECONDS 2
+/* One that has not even answered then is stopped or worse: its asker waits no longer. */
+#define GIVE_UP_SECONDS 10
+#define TIMEOUT_CODE 124 /* what the agent says at a deadline, too */
 
 struct exec_call {
         struct api *api;
@@ -215,17 +218,46 @@ static const struct link_handlers handlers = { on_frame, on_end, NULL };
  * past the deadline every command of the sandbox is ended from outside, which frees it. */
 static void rescue(struct exec_call *x)
 {
-        uint64_t late = x->started + (x->timeout_s + RESCUE_SECONDS) * NS_PER_SEC;
-        if (x->rescued || now_ns() < late || x->box->state != BOX_RUNNING)
-                return;
         x->rescued = true;
-        engine_kill_commands(x->api->boxes->engine, x->box->slot);
+        if (x->box->state == BOX_RUNNING)
+                engine_kill_commands(x->api->boxes->engine, x->box->slot);
+}
+
+/* Its commands are ended by now; should it ever go on, it finds its asker gone. */
+static void give_up(struct exec_call *x)
+{
+        struct exec_end end = { .code = TIMEOUT_CODE, .reason = EXIT_TIMEOUT,
+                                .duration_ns = now_ns() - x->started };
+        buf_adds(&x->out[1], "The sandbox does not answer\n");
+        answer(x, &end);
+}
+
+static void on_beat(uv_timer_t *t);
+
+/* When the agent is next to be helped, then to be given up. */
+static uint64_t next_step(const struct exec_call *x)
+{
+        return x->started + (x->timeout_s + (x->rescued ? GIVE_UP_SECONDS : RESCUE_SECONDS)) * NS_PER_SEC;
+}
+
+static void arm_beat(struct exec_call *x)
+{
+        uint64_t now = now_ns(), step = next_step(x), ms = x->api->config->heartbeat_seconds * 1000;
+        uint64_t left = step > now ? (step - now) / NS_PER_MS + 1 : 1;
+        (void)uv_timer_start(x->beat, on_beat, left < ms ? left : ms, 0);
 }
 
 static void on_beat(uv_timer_t *t)
 {
         struct exec_call *x = t->data;
-        rescue(x);
+        if (now_ns() >= next_step(x)) {
+                if (x->rescued) {
+                        give_up(x);
+                        return;
+                }
+                rescue(x);
+        }
+        arm_beat(x);
         if (!http_started(x->req))
                 http_start(x->req, 200, "application/json");
         (void)http_write(x->req, " ", 1);
@@ -233,14 +265,12 @@ static void on_beat(uv_timer_t *t)
 
 static void start_beat(struct exec_call *x)
 {
-        uint64_t ms = x->api->config->heartbeat_seconds * 1000;
         x->started = now_ns();
-        if (!ms || !(x->beat = malloc(sizeof *x->beat)))
+        if (!(x->beat = malloc(sizeof *x->beat)))
                 return;
         x->beat->data = x;
         (void)uv_timer_init(x->api->loop, x->beat);
-        uint64_t first = (x->timeout_s + RESCUE_SECONDS) * 1000 + 1;
-        (void)uv_timer_start(x->beat, on_beat, first < ms ? first : ms, ms);
+        arm_beat(x);
 }
 
 static void on_box(struct box *b, int code, const char *msg, void *user)

@@ -1,5 +1,7 @@
 /* POST …/files/upload and GET …/files/download: bytes pass through in pieces; a slow side
- * slows the other, and nothing is ever held but what is between two sockets. */
+ * slows the other, and nothing is ever held but what is between two sockets. The client's
+ * side is timed by http; the sandbox's side here: an agent or a worker that was stopped
+ * would otherwise hold its client for ever. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,8 +21,16 @@ struct transfer {
         struct box *box;
         struct link *link;
         const char *path;
-        bool upload;
+        uv_timer_t stall;
+        uint64_t moved_at;          /* loop time of the sandbox's last sign of life */
+        bool upload, ended, queued; /* upload: all was sent; some of it waits for the sandbox */
+        bool held;                  /* download: the sandbox waits for the client */
 };
+
+static void stall_closed(uv_handle_t *h)
+{
+        free(h->data);
+}
 
 static void transfer_free(struct transfer *t)
 {
@@ -28,7 +38,12 @@ static void transfer_free(struct transfer *t)
                 link_close(t->link);
         if (t->box)
                 box_unref(t->box);
-        free(t);
+        uv_close((uv_handle_t *)&t->stall, stall_closed);
+}
+
+static void moved(struct transfer *t)
+{
+        t->moved_at = uv_now(t->api->loop);
 }
 
 static void on_gone(struct http_req *req, void *user)
@@ -68,6 +83,19 @@ static void on_end(struct link *l, int code, void *user)
         struct transfer *t = user;
         t->link = NULL;
         refuse(t, 500, "the sandbox was deleted, expired or lost during the transfer");
+}
+
+static void on_stall(uv_timer_t *timer)
+{
+        struct transfer *t = timer->data;
+        uint64_t limit = t->api->config->stall_seconds * 1000, now = uv_now(t->api->loop);
+        bool owes = t->upload ? t->ended || t->queued : !t->held;
+        if (!owes)
+                t->moved_at = now;
+        if (now - t->moved_at >= limit)
+                refuse(t, 500, "the sandbox does not answer");
+        else
+                (void)uv_timer_start(timer, on_stall, t->moved_at + limit - now, 0);
 }
 
 /* --- upload -------------------------------------------------------------------------- */
@@ -116,6 +144,8 @@ static void on_upload_drain(struct link *l, void *user)
 {
         (void)l;
         struct transfer *t = user;
+        t->queued = false;
+        moved(t);
         http_resume_body(t->req);
 }
 
@@ -123,13 +153,18 @@ static void on_piece(struct http_req *req, const char *p, size_t n, void *user)
 {
         (void)user;
         struct transfer *t = http_user(req);
+        if (!t->queued)
+                moved(t);
         if (!p) {
+                t->ended = true;
                 (void)link_send(t->link, FRAME_END, NULL, 0);
                 return;
         }
         while (n) {
                 size_t take = n < FRAME_DATA_BYTES ? n : FRAME_DATA_BYTES;
-                if (link_send(t->link, FRAME_DATA, p, take) > HIGH_WATER)
+                size_t waits = link_send(t->link, FRAME_DATA, p, take);
+                t->queued = waits > 0;
+                if (waits > HIGH_WATER)
                         http_pause_body(req);
                 p += take;
                 n -= take;
@@ -144,6 +179,8 @@ static void on_download_drain(struct http_req *req, void *user)
 {
         (void)user;
         struct transfer *t = http_user(req);
+        t->held = false;
+        moved(t);
         if (t->link)
                 link_resume(t->link);
 }
@@ -173,9 +210,12 @@ static void on_download_frame(struct link *l, const struct frame *f, void *user)
         struct transfer *t = user;
         switch (f->type) {
         case FRAME_DATA:
+                moved(t);
                 start_answer(t);
-                if (http_write(t->req, f->payload.p, f->payload.n) > HIGH_WATER)
+                if (http_write(t->req, f->payload.p, f->payload.n) > HIGH_WATER) {
+                        t->held = true;
                         link_pause(l);
+                }
                 return;
         case FRAME_END: {
                 struct http_req *req = t->req;
@@ -222,7 +262,11 @@ static void on_box(struct box *b, int code, const char *msg, void *user)
         if (r < 0) {
                 t->link = NULL;
                 refuse(t, 503, e.msg);
-        } else if (t->upload)
+                return;
+        }
+        moved(t);
+        (void)uv_timer_start(&t->stall, on_stall, t->api->config->stall_seconds * 1000, 0);
+        if (t->upload)
                 http_stream_body(t->req, t->api->config->upload_bytes, on_piece);
 }
 
@@ -237,6 +281,8 @@ static void start(struct call *c, bool upload)
                 return;
         }
         *t = (struct transfer){ .api = c->api, .req = c->req, .path = path, .upload = upload };
+        t->stall.data = t;
+        (void)uv_timer_init(c->api->loop, &t->stall);
         http_set_user(c->req, t);
         http_on_gone(c->req, on_gone);
         boxes_use(c->api->boxes, c->params[0], on_box, t);
