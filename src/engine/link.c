@@ -61,10 +61,19 @@ void link_close(struct link *l)
         uv_close((uv_handle_t *)&l->poll, link_freed);
 }
 
+static struct link *find_parked(const struct sockaddr_un *a)
+{
+        struct link *l = parked.newest;
+        while (l && strcmp(l->peer.sun_path, a->sun_path) != 0)
+                l = l->older;
+        return l;
+}
+
 void link_done(struct link *l)
 {
-        /* Anything but silence on both sides means that the two are not in step. */
-        if (l->closed || l->paused || l->out.len || !l->in_callback || l->in.len != l->taken) {
+        /* Anything but silence on both sides means that the two are not in step. One for each
+         * agent is enough: an idle sandbox holds what it held before. */
+        if (l->closed || l->paused || l->out.len || !l->in_callback || l->in.len != l->taken || find_parked(&l->peer)) {
                 link_close(l);
                 return;
         }
@@ -223,24 +232,19 @@ void link_resume(struct link *l)
                 link_watch(l);
 }
 
-/* The youngest parked link to that agent with the request sent on it; NULL when there is
- * none that still works. */
+/* The parked link to that agent with the request sent on it; NULL when there is none that
+ * still works. */
 static struct link *take_parked(const struct sockaddr_un *a, struct buf *request)
 {
-        for (struct link *l = parked.newest, *older; l; l = older) {
-                older = l->older;
-                if (strcmp(l->peer.sun_path, a->sun_path) != 0)
-                        continue;
-                ssize_t w = send(l->fd, request->data, request->len, MSG_NOSIGNAL);
-                if (w < 0) { /* its agent is gone, and the loop has not told us yet */
-                        link_close(l);
-                        continue;
-                }
-                unpark(l);
-                buf_consume(request, (size_t)w);
-                return l;
-        }
-        return NULL;
+        struct link *l = find_parked(a);
+        ssize_t w = l ? send(l->fd, request->data, request->len, MSG_NOSIGNAL) : 0;
+        if (w < 0) /* its agent is gone, and the loop has not told us yet */
+                link_close(l);
+        if (w <= 0)
+                return NULL;
+        unpark(l);
+        buf_consume(request, (size_t)w);
+        return l;
 }
 
 static int link_connect(uv_loop_t *loop, const struct sockaddr_un *a, struct link **ret, struct err *e)

@@ -1,6 +1,6 @@
 /* One operation with one agent: a connection to its socket, frames both ways. The kernel's
  * socket buffers are the flow control. A connection whose operation ended in step (an exec's
- * does) is parked and serves the next one with the same agent: that saves both sides the
+ * does) is parked (one for each agent) and serves the next with the same agent: that saves both sides the
  * making and the taking apart, a tenth of the time of a short exec. */
 #pragma once
 

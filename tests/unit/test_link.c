@@ -66,7 +66,7 @@ static void turn(void)
                 (void)uv_run(&loop, UV_RUN_NOWAIT);
 }
 
-static struct link *opened(void)
+static struct link *opened_at(const char *name)
 {
         struct link *l = NULL;
         struct err e = { 0 };
@@ -74,9 +74,14 @@ static struct link *opened(void)
         buf_free(&seen.story);
         memset(&seen, 0, sizeof seen);
         frame_add(&request, FRAME_PING, "hi", 2);
-        CHECK_INT(link_open(&loop, "sbx-test", &request, &handlers, &seen, &l, &e), 0);
+        CHECK_INT(link_open(&loop, name, &request, &handlers, &seen, &l, &e), 0);
         CHECK(request.data == NULL); /* taken over */
         return l;
+}
+
+static struct link *opened(void)
+{
+        return opened_at("sbx-test");
 }
 
 static void hear_request(void)
@@ -383,18 +388,33 @@ static void test_parked_and_lost(void)
         }
 }
 
-/* Idle ones are bounded: the oldest goes. */
+/* One for each agent, and a bound over all: the oldest goes. */
 static void test_parked_bound(void)
 {
         static int peers[LIMIT_PARKED_LINKS + 1];
         char c;
+        (void)connected();
+        peers[0] = peer;
+        (void)connected();
+        seen.done_in_frame = true;
+        answer_exit();
+        int second = peer;
+        peer = peers[0];
+        answer_exit();
+        CHECK(recv(peers[0], &c, 1, 0) == 0);
+        CHECK(recv(second, &c, 1, 0) < 0 && errno == EAGAIN);
+        link_close_parked();
+        (void)close(second);
+        (void)close(peers[0]);
         for (unsigned i = 0; i <= LIMIT_PARKED_LINKS; i++) {
-                (void)connected();
-                peers[i] = peer;
-        }
-        for (unsigned i = 0; i <= LIMIT_PARKED_LINKS; i++) {
+                char path[32];
+                (void)snprintf(path, sizeof path, "sbx-%u.sock", i);
+                CHECK(symlink("sbx-test.sock", path) == 0);
+                (void)snprintf(path, sizeof path, "sbx-%u", i);
+                (void)opened_at(path);
+                peer = peers[i] = accepted();
+                hear_request();
                 seen.done_in_frame = true;
-                peer = peers[i];
                 answer_exit();
                 if (i == LIMIT_PARKED_LINKS - 1)
                         CHECK(recv(peers[0], &c, 1, 0) < 0 && errno == EAGAIN);
@@ -402,8 +422,12 @@ static void test_parked_bound(void)
         CHECK(recv(peers[0], &c, 1, 0) == 0);
         CHECK(recv(peers[1], &c, 1, 0) < 0 && errno == EAGAIN);
         link_close_parked();
-        for (unsigned i = 0; i <= LIMIT_PARKED_LINKS; i++)
+        for (unsigned i = 0; i <= LIMIT_PARKED_LINKS; i++) {
+                char path[32];
+                (void)snprintf(path, sizeof path, "sbx-%u.sock", i);
+                (void)unlink(path);
                 (void)close(peers[i]);
+        }
         turn();
 }
 
