@@ -87,8 +87,13 @@ int lockdown_server(const char *state_dir, struct err *e)
         r = seccomp_filter_build(&f, e);
         if (r == 0 && (r = seccomp_filter_load(&f)) < 0)
                 (void)fail_host(e, r, "cannot load the seccomp filter: %s", strerror(-r));
-        if (r == 0)
+        if (r == 0) {
                 seccomp_filter_free(&f);
+                /* Landlock looks at files that have a path: not at a memfd. */
+                r = seccomp_forbid_exec();
+                if (r < 0)
+                        (void)fail_host(e, r, "cannot forbid exec: %s", strerror(-r));
+        }
 #endif
         return r < 0 ? r : landlock;
 }

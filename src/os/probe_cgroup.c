@@ -29,6 +29,12 @@ static const char *group_name(char out[48])
         return out;
 }
 
+/* A probe that was killed leaves its group; whoever gets its pid later takes it over. */
+static int make_group(int dir, char name[48])
+{
+        return mkdirat(dir, group_name(name), 0755) < 0 && errno != EEXIST ? -errno : 0;
+}
+
 /* Is the word in a list that is separated by blanks? */
 static bool has_word(const char *list, const char *word)
 {
@@ -43,10 +49,12 @@ static bool has_word(const char *list, const char *word)
 static int try_group(int dir, const char *file)
 {
         char name[48];
-        if (mkdirat(dir, group_name(name), 0755) < 0)
-                return -errno;
+        int r = make_group(dir, name);
+        if (r < 0)
+                return r;
         _cleanup_close_ int group = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        int r = group < 0 ? -errno : 0;
+        if (group < 0)
+                r = -errno;
         if (r == 0 && faccessat(group, file, W_OK, 0) < 0)
                 r = -errno;
         if (unlinkat(dir, name, AT_REMOVEDIR) < 0 && r == 0)
@@ -146,8 +154,9 @@ static int try_tree(const char *point, bool *ret_kill, int *ret_birth)
 {
         char name[48];
         _cleanup_close_ int dir = open(point, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (dir < 0 || mkdirat(dir, group_name(name), 0755) < 0)
-                return -errno;
+        int made = dir < 0 ? -errno : make_group(dir, name);
+        if (made < 0)
+                return made;
         _cleanup_close_ int group = openat(dir, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         int r = group < 0 ? -errno : 0;
         if (r == 0) {

@@ -257,3 +257,17 @@ int seccomp_filter_load(const struct seccomp_filter *f)
                 return -errno;
         return prctl(PR_SET_SECCOMP, 2 /* SECCOMP_MODE_FILTER */, &prog) < 0 ? -errno : 0;
 }
+
+int seccomp_forbid_exec(void)
+{
+        scmp_filter_ctx ctx = seccomp_init(SCMP_ACT_ALLOW);
+        if (!ctx)
+                return -ENOMEM;
+        int r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(execve), 0);
+        if (r == 0)
+                r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(execveat), 0);
+        if (r == 0)
+                r = seccomp_load(ctx);
+        seccomp_release(ctx);
+        return r;
+}
