@@ -102,11 +102,12 @@ static void box_set_failure(struct box *b, int code, const char *msg)
 static void box_gone(struct boxes *bs, struct box *b)
 {
         struct err e = { 0 };
-        if (store_delete(bs->store, b, &e) < 0)
-                log_line(LOG_ERROR, "cannot forget a sandbox", "pod", b->name, "error", e.msg, NULL);
         registry_remove(&bs->registry, b);
         b->state = BOX_GONE;
         box_wake(b);
+        /* After the answers: a row without an agent means nothing to whoever reads it. */
+        if (store_delete(bs->store, b, &e) < 0)
+                log_line(LOG_ERROR, "cannot forget a sandbox", "pod", b->name, "error", e.msg, NULL);
         box_unref(b);
 }
 

@@ -75,7 +75,10 @@ static void on_dead(struct source *s, uint32_t events)
         (void)waitpid(slot->pid, NULL, WNOHANG); /* ECHILD for an adopted one */
         loop_remove(s);
         answer_destroyed(slot);
-        slot_release(&keeper.slots, slot); /* not on the asker's path any more */
+        /* The rest is not on the asker's path any more; but the server may have been woken on
+         * this processor, and would wait for the end of it. */
+        (void)sched_yield();
+        slot_release(&keeper.slots, slot);
 }
 
 static void await_death(struct slot *slot, int pidfd)
@@ -187,6 +190,9 @@ static void do_create(const struct keeper_request *q, int fd)
 static pid_t pidfd_pid(int pidfd)
 {
         char path[64], text[1024];
+        struct sys_pidfd_info info = { .mask = 1 /* PIDFD_INFO_PID */ };
+        if (pidfd >= 0 && ioctl(pidfd, SYS_PIDFD_GET_INFO, &info) == 0)
+                return info.pid > 1 ? (pid_t)info.pid : 0;
         (void)snprintf(path, sizeof path, "self/fdinfo/%d", pidfd);
         if (pidfd < 0 || file_read(keeper.slots.proc_fd, path, text, sizeof text) <= 0)
                 return 0;
@@ -252,7 +258,7 @@ static void do_destroy(const struct keeper_request *q, int *pidfd)
         }
         slot->cookie = q->cookie;
         if (r > 0) {
-                slot_keep_namespaces(&keeper.slots, slot);
+                slot_keep_namespaces(&keeper.slots, slot, *pidfd);
                 await_death(slot, steal_fd(pidfd));
                 return;
         }

@@ -108,13 +108,20 @@ void slot_free(struct slots *s, struct slot *slot)
         slot->state = SLOT_FREE;
 }
 
-void slot_keep_namespaces(struct slots *s, struct slot *slot)
+static int open_namespace(const struct slots *s, const struct slot *slot, int pidfd, unsigned long ask, const char *name)
 {
         char path[64];
-        (void)snprintf(path, sizeof path, "%d/ns/user", slot->pid);
-        slot->user_ns = openat(s->proc_fd, path, O_RDONLY | O_CLOEXEC);
-        (void)snprintf(path, sizeof path, "%d/ns/net", slot->pid);
-        slot->net_ns = openat(s->proc_fd, path, O_RDONLY | O_CLOEXEC);
+        int fd = ioctl(pidfd, ask, 0);
+        if (fd >= 0)
+                return fd;
+        (void)snprintf(path, sizeof path, "%d/ns/%s", slot->pid, name);
+        return openat(s->proc_fd, path, O_RDONLY | O_CLOEXEC);
+}
+
+void slot_keep_namespaces(struct slots *s, struct slot *slot, int pidfd)
+{
+        slot->user_ns = open_namespace(s, slot, pidfd, PIDFD_GET_USER_NAMESPACE, "user");
+        slot->net_ns = open_namespace(s, slot, pidfd, PIDFD_GET_NET_NAMESPACE, "net");
 }
 
 void slot_release(struct slots *s, struct slot *slot)

@@ -57,7 +57,7 @@ void slot_release(struct slots *s, struct slot *slot);
 void slot_free(struct slots *s, struct slot *slot);
 void slots_free_idle(struct slots *s);
 /* Opens the namespaces of the slot's live agent, so that they outlive it. */
-void slot_keep_namespaces(struct slots *s, struct slot *slot);
+void slot_keep_namespaces(struct slots *s, struct slot *slot, int pidfd);
 /* Ids of the slot in the keeper's user namespace. */
 uid_t slot_base_uid(const struct slots *s, const struct slot *slot);
 uid_t slot_user_uid(const struct slots *s, const struct slot *slot);

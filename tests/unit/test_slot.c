@@ -225,8 +225,16 @@ static void test_keep_namespaces(void)
         close_fd(&a->user_ns);
         close_fd(&a->net_ns);
         a->pid = pid;
-        slot_keep_namespaces(&s, a);
+        int pidfd = sys_pidfd_open(pid, 0);
+        struct stat other;
+        slot_keep_namespaces(&s, a, -1); /* as on a kernel whose pidfds do not tell */
+        CHECK(a->user_ns >= 0 && fstat(a->net_ns, &other) == 0 && before.st_ino == other.st_ino);
+        close_fd(&a->user_ns);
+        close_fd(&a->net_ns);
+        slot_keep_namespaces(&s, a, pidfd);
         CHECK(a->user_ns >= 0 && a->net_ns >= 0);
+        CHECK(fcntl(a->user_ns, F_GETFD) == FD_CLOEXEC && fcntl(a->net_ns, F_GETFD) == FD_CLOEXEC);
+        (void)close(pidfd);
         (void)kill(pid, SIGKILL);
         (void)waitpid(pid, NULL, 0);
         CHECK(fstat(a->net_ns, &after) == 0 && before.st_ino == after.st_ino);
