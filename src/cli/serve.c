@@ -206,7 +206,7 @@ static void say_started(const struct server *s, const struct keeper_reply *hello
         (void)snprintf(stop, sizeof stop, "Ctrl-C or kill %d", (int)getpid());
         log_line(LOG_INFO, "cloche " CLOCHE_VERSION " is ready", "listen", s->where, "engine",
                  hello->privileged ? "embedded" : "embedded, without root", "image", s->boxes.conf.default_image,
-                 "state", c->state_dir, "missing_here", cannot && *cannot ? cannot : "nothing", "stop", stop, NULL);
+                 "state", c->state_dir, "this_host", cannot && *cannot ? cannot : "can do everything", "stop", stop, NULL);
         if (!hello->privileged)
                 log_line(LOG_WARN, "running without root is weaker: all sandboxes share one host uid; memory and cpu "
                                    "limits need cgroups and are not enforced; commands share the agent's uid", NULL);

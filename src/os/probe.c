@@ -131,8 +131,8 @@ char *probe_summary(const struct probe_report *report)
         for (size_t i = 0; i < report->count; i++) {
                 const struct probe_result *r = &report->results[i];
                 if (r->status != PROBE_OK)
-                        buf_addf(&b, "%s%s (%s)", b.len ? ", " : "", r->name,
-                                 status_names[r->status]);
+                        buf_addf(&b, "%s%s %s: %.*s", b.len ? "; " : "", r->name, status_names[r->status],
+                                 (int)strcspn(r->detail, ";"), r->detail);
         }
         buf_adds(&b, "");
         char *text = buf_steal(&b);

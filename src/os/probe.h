@@ -26,6 +26,6 @@ struct probe_report {
 const char *probe_status_name(enum probe_status s);
 /* Takes some 50 ms; forks, so call it before threads are made. */
 void probe_all(const char *state_dir, struct probe_report *ret);
-/* For the start-up line: what is weak or missing, as "a, b (missing)"; empty when all is
- * well, NULL without memory. The caller frees it. */
+/* For the start-up line: what is weak or missing and what was found, as "a weak: why; b
+ * missing: why"; empty when all is well, NULL without memory. The caller frees it. */
 char *probe_summary(const struct probe_report *report);

@@ -301,7 +301,7 @@ def test_startup_line():
         assert "listen=http://127.0.0.1:%d " % server.port in line, line
         assert "engine=embedded " in line or "engine=\"embedded" in line, line
         assert "image=host" in line and "state=" + server.state in line, line
-        assert "missing_here=" in line, line
+        assert "this_host=" in line, line
         assert 'stop="Ctrl-C or kill %d"' % server.process.pid in line, line
     finally:
         server.close()

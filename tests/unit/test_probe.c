@@ -102,10 +102,10 @@ static void test_summary(void)
 {
         struct probe_report r = { .count = 3 };
         r.results[0] = (struct probe_result){ .name = "a", .status = PROBE_OK };
-        r.results[1] = (struct probe_result){ .name = "b", .status = PROBE_WEAK };
-        r.results[2] = (struct probe_result){ .name = "c", .status = PROBE_MISSING };
+        r.results[1] = (struct probe_result){ .name = "b", .status = PROBE_WEAK, .detail = "small; so it is slow" };
+        r.results[2] = (struct probe_result){ .name = "c", .status = PROBE_MISSING, .detail = "not there" };
         char *text = probe_summary(&r);
-        CHECK_STR(text, "b (weak), c (missing)");
+        CHECK_STR(text, "b weak: small; c missing: not there");
         free(text);
         r.count = 1;
         text = probe_summary(&r);
