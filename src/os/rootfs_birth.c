@@ -189,20 +189,21 @@ static int show_cpus(const struct rootfs_plan *p, int box, struct err *e)
 {
         static const char *const dirs[] = { "upper/sys", "upper/sys/devices", "upper/sys/devices/system",
                                             "upper/sys/devices/system/cpu" };
-        static const char *const names[] = { "online", "possible", "present" };
+        static const char *const first = "upper/sys/devices/system/cpu/online";
+        static const char *const others[] = { "upper/sys/devices/system/cpu/possible",
+                                              "upper/sys/devices/system/cpu/present" };
         for (unsigned i = 0; i < ARRAY_SIZE(dirs); i++)
                 if (mkdirat(box, dirs[i], 0755) < 0)
                         return fail_host(e, -errno, "cannot make /sys: %s", strerror(errno));
         char text[32];
         int n = p->cpus > 1 ? snprintf(text, sizeof text, "0-%u\n", p->cpus - 1)
                             : snprintf(text, sizeof text, "0\n");
-        for (unsigned i = 0; i < ARRAY_SIZE(names); i++) {
-                char path[64];
-                (void)snprintf(path, sizeof path, "upper/sys/devices/system/cpu/%s", names[i]);
-                _cleanup_close_ int fd = openat(box, path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0444);
-                if (fd < 0 || write(fd, text, (size_t)n) != n)
+        _cleanup_close_ int fd = openat(box, first, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0444);
+        if (fd < 0 || write(fd, text, (size_t)n) != n)
+                return fail_host(e, -errno, "cannot show the processors: %s", strerror(errno));
+        for (unsigned i = 0; i < ARRAY_SIZE(others); i++)
+                if (linkat(box, first, box, others[i], 0) < 0)
                         return fail_host(e, -errno, "cannot show the processors: %s", strerror(errno));
-        }
         return 0;
 }
 
