@@ -157,6 +157,7 @@ static void link_read(struct link *l)
 
 static void link_flush(struct link *l)
 {
+        size_t waited = l->out.len;
         while (l->out.len) {
                 ssize_t w = send(l->fd, l->out.data, l->out.len, MSG_NOSIGNAL);
                 if (w < 0) {
@@ -168,6 +169,8 @@ static void link_flush(struct link *l)
                 buf_consume(&l->out, (size_t)w);
         }
         link_watch(l);
+        if (l->out.len < waited && l->h->on_moved)
+                l->h->on_moved(l, l->user);
         if (!l->out.len && l->h->on_drain)
                 l->h->on_drain(l, l->user);
 }

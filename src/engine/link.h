@@ -21,6 +21,8 @@ struct link_handlers {
         void (*on_end)(struct link *l, int code, void *user);
         /* All that was sent has been taken (may be NULL). */
         void (*on_drain)(struct link *l, void *user);
+        /* Some of what waited has been taken; comes before on_drain (may be NULL). */
+        void (*on_moved)(struct link *l, void *user);
 };
 
 /* Takes a parked connection, or connects to the sandbox's socket in the working directory,

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <linux/netlink.h>
 #include <linux/seccomp.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <seccomp.h>
@@ -136,12 +137,18 @@ static int add_argument_rules(scmp_filter_ctx ctx)
         for (unsigned i = 0; i < ARRAY_SIZE(ns) && r == 0; i++)
                 r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
                                      SCMP_A0(SCMP_CMP_MASKED_EQ, ns[i], ns[i]));
-        /* TIOCSTI types into the terminal's reader (CVE-2017-5226), TIOCLINUX pastes.
+        /* TIOCSTI types into the terminal's reader (CVE-2017-5226), TIOCLINUX pastes, TIOCSETD
+         * makes the host load a line discipline (CVE-2017-2636).
          * The kernel looks at 32 bits of the request, so must we. */
-        static const unsigned tty[] = { TIOCSTI, TIOCLINUX };
+        static const unsigned tty[] = { TIOCSTI, TIOCLINUX, TIOCSETD };
         for (unsigned i = 0; i < ARRAY_SIZE(tty) && r == 0; i++)
                 r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(ioctl), 1,
                                      SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffffu, tty[i]));
+        /* Any socket will do to have these modules of the host loaded: 8021q and bridge. */
+        static const unsigned links[] = { SIOCGIFVLAN, SIOCSIFVLAN, SIOCGIFBR, SIOCSIFBR, SIOCBRADDBR, SIOCBRDELBR };
+        for (unsigned i = 0; i < ARRAY_SIZE(links) && r == 0; i++)
+                r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(ENOPKG), SCMP_SYS(ioctl), 1,
+                                     SCMP_A1(SCMP_CMP_MASKED_EQ, 0xffffffffu, links[i]));
         /* All socket families but unix, inet, inet6 and netlink: they reach the host's kernel
          * or hypervisor beside the network namespace, exist only as attack surface, or make
          * the host load a module. */
@@ -155,8 +162,15 @@ static int add_argument_rules(scmp_filter_ctx ctx)
         if (r == 0)
                 r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EAFNOSUPPORT), SCMP_SYS(socketpair), 1,
                                      SCMP_A0(SCMP_CMP_NE, AF_UNIX));
+        /* Types that choose by themselves: the kernel takes AF_INET with SOCK_PACKET for AF_PACKET,
+         * and finds DCCP by its type when no protocol is named. The rest of the argument is flags. */
+        static const unsigned types[] = { SOCK_DCCP, SOCK_PACKET };
+        for (unsigned i = 0; i < ARRAY_SIZE(types) && r == 0; i++)
+                r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(ESOCKTNOSUPPORT), SCMP_SYS(socket), 1,
+                                     SCMP_A1(SCMP_CMP_MASKED_EQ, 0xf, types[i]));
         /* Protocols over IP that are modules of the host, loaded for whoever asks. */
-        static const unsigned modules[] = { IPPROTO_DCCP, 115 /* L2TP */, IPPROTO_SCTP, IPPROTO_UDPLITE };
+        static const unsigned modules[] = { IPPROTO_DCCP, 115 /* L2TP */, IPPROTO_SCTP, IPPROTO_UDPLITE,
+                                            256 /* SMC */ };
         static const unsigned inet[] = { AF_INET, AF_INET6 };
         for (unsigned i = 0; i < ARRAY_SIZE(modules) * ARRAY_SIZE(inet) && r == 0; i++)
                 r = seccomp_rule_add(ctx, SCMP_ACT_ERRNO(EPROTONOSUPPORT), SCMP_SYS(socket), 2,

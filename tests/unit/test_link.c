@@ -16,7 +16,7 @@ static uv_loop_t loop;
 static int listener, peer;
 
 static struct {
-        unsigned frames, ends, drains;
+        unsigned frames, ends, drains, moves;
         int code;
         struct buf story; /* types and payloads in order */
         bool pause_each, resume_at_once, close_in_frame, close_in_end, done_in_frame;
@@ -58,7 +58,14 @@ static void on_drain(struct link *l, void *user)
         seen.drains++;
 }
 
-static const struct link_handlers handlers = { on_frame, on_end, on_drain };
+static void on_moved(struct link *l, void *user)
+{
+        (void)l;
+        (void)user;
+        seen.moves++;
+}
+
+static const struct link_handlers handlers = { on_frame, on_end, on_drain, on_moved };
 
 static void turn(void)
 {
@@ -307,6 +314,26 @@ static void test_send(void)
         finish(l);
 }
 
+/* A queue that is fed as fast as the agent empties it never drains; it moves all the same. */
+static void test_bug_moves_without_drain(void)
+{
+        struct link *l = connected();
+        static char block[100000], piece[sizeof block];
+        size_t waits = 0;
+        while (waits < 4 * sizeof block)
+                waits = link_send(l, FRAME_DATA, block, sizeof block);
+        turn();
+        CHECK_INT(seen.moves, 0); /* nobody reads */
+        for (unsigned i = 0; i < 50; i++) {
+                CHECK(recv(peer, piece, sizeof piece, 0) > 0);
+                turn();
+                (void)link_send(l, FRAME_DATA, block, sizeof block);
+        }
+        CHECK(seen.moves > 1);
+        CHECK_INT(seen.drains, 0);
+        finish(l);
+}
+
 /* An agent that failed answers before it hangs up: what it said is still read. */
 static void test_answer_before_hangup(void)
 {
@@ -458,6 +485,7 @@ int main(void)
         RUN(test_hangup);
         RUN(test_close_in_callback);
         RUN(test_send);
+        RUN(test_bug_moves_without_drain);
         RUN(test_answer_before_hangup);
         RUN(test_parked);
         RUN(test_parked_and_lost);

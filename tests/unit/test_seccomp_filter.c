@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/netlink.h>
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
@@ -107,7 +108,7 @@ static void call_with_arguments(void)
         REFUSED(mknod("/nonexistent/dev", S_IFBLK | 0600, 0x103), EPERM);
         REFUSED(syscall(SYS_socketpair, AF_TIPC, SOCK_STREAM, 0, NULL), EAFNOSUPPORT);
         REFUSED(syscall(SYS_socketpair, 1ul << 32 | AF_VSOCK, SOCK_STREAM, 0, NULL), EAFNOSUPPORT);
-        static const int modules[] = { IPPROTO_DCCP, 115, IPPROTO_SCTP, IPPROTO_UDPLITE };
+        static const int modules[] = { IPPROTO_DCCP, 115, IPPROTO_SCTP, IPPROTO_UDPLITE, 256 };
         for (size_t i = 0; i < sizeof modules / sizeof modules[0]; i++) {
                 REFUSED(syscall(SYS_socket, AF_INET, 15, modules[i]), EPROTONOSUPPORT);
                 REFUSED(syscall(SYS_socket, AF_INET6, 15, modules[i]), EPROTONOSUPPORT);
@@ -123,6 +124,33 @@ static void call_with_arguments(void)
 static void test_denied_arguments(void)
 {
         CHECK_INT(run_child(call_with_arguments), 0);
+}
+
+/* The type alone leads to a module, too; 0x10 is no flag of the kernel's. */
+static void load_by_other_ways(void)
+{
+        static const unsigned long ioctls[] = { SIOCGIFVLAN, SIOCSIFVLAN, SIOCGIFBR,
+                                                SIOCSIFBR,   SIOCBRADDBR, SIOCBRDELBR };
+        static const int family[] = { AF_INET, AF_INET6 };
+        for (size_t i = 0; i < sizeof family / sizeof family[0]; i++) {
+                REFUSED(syscall(SYS_socket, family[i], 0x10 | SOCK_DCCP, 0), ESOCKTNOSUPPORT);
+                REFUSED(syscall(SYS_socket, family[i], 0x10 | SOCK_PACKET, 0), ESOCKTNOSUPPORT);
+        }
+        for (size_t i = 0; i < sizeof ioctls / sizeof ioctls[0]; i++) {
+                REFUSED(syscall(SYS_ioctl, -1, ioctls[i], NULL), ENOPKG);
+                REFUSED(syscall(SYS_ioctl, -1, ioctls[i] | 1ul << 32, NULL), ENOPKG);
+        }
+        REFUSED(syscall(SYS_ioctl, -1, (unsigned long)TIOCSETD, NULL), EPERM);
+        /* The rules before these hold, and what is no module is not meant. */
+        REFUSED(syscall(SYS_socket, AF_VSOCK, 0x10 | SOCK_STREAM, 0), EAFNOSUPPORT);
+        REFUSED(syscall(SYS_socket, AF_INET, 0x10 | SOCK_STREAM, 0), EINVAL);
+        REFUSED(syscall(SYS_socket, AF_UNIX, 0x10 | SOCK_SEQPACKET, 0), EINVAL);
+        REFUSED(syscall(SYS_ioctl, -1, (unsigned long)SIOCGIFCONF, NULL), EBADF);
+}
+
+static void test_bug_modules_by_type_and_ioctl(void)
+{
+        CHECK_INT(run_child(load_by_other_ways), 0);
 }
 
 /* The query 0xffffffff passes; another value with the top bit set sets what it says. */
@@ -244,6 +272,7 @@ int main(void)
         RUN(test_denied_calls);
         RUN(test_denied_arguments);
         RUN(test_bug_personality_top_bit);
+        RUN(test_bug_modules_by_type_and_ioctl);
         RUN(test_ordinary_things_work);
         RUN(test_other_call_tables);
         RUN(test_inherited);

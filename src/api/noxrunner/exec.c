@@ -212,7 +212,7 @@ static void on_end(struct link *l, int code, void *user)
         answer_killed(x);
 }
 
-static const struct link_handlers handlers = { on_frame, on_end, NULL };
+static const struct link_handlers handlers = { on_frame, on_end, NULL, NULL };
 
 /* The agent enforces the deadline. This is for an agent that is held up (see spawn.c): well
  * past the deadline every command of the sandbox is ended from outside, which frees it. */

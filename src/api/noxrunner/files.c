@@ -145,8 +145,14 @@ static void on_upload_drain(struct link *l, void *user)
         (void)l;
         struct transfer *t = user;
         t->queued = false;
-        moved(t);
         http_resume_body(t->req);
+}
+
+/* Not only when all is taken: a queue that is filled as fast as it empties is never empty. */
+static void on_upload_moved(struct link *l, void *user)
+{
+        (void)l;
+        moved(user);
 }
 
 static void on_piece(struct http_req *req, const char *p, size_t n, void *user)
@@ -171,7 +177,7 @@ static void on_piece(struct http_req *req, const char *p, size_t n, void *user)
         }
 }
 
-static const struct link_handlers upload_handlers = { on_upload_frame, on_end, on_upload_drain };
+static const struct link_handlers upload_handlers = { on_upload_frame, on_end, on_upload_drain, on_upload_moved };
 
 /* --- download ------------------------------------------------------------------------- */
 
@@ -233,7 +239,7 @@ static void on_download_frame(struct link *l, const struct frame *f, void *user)
         }
 }
 
-static const struct link_handlers download_handlers = { on_download_frame, on_end, NULL };
+static const struct link_handlers download_handlers = { on_download_frame, on_end, NULL, NULL };
 
 /* --- both ------------------------------------------------------------------------------ */
 
