@@ -30,9 +30,6 @@
 #include "base/now.h"
 #include "wire/frame.h"
 
-/* Killed processes that hang in the kernel may hold up an answer for this long. */
-#define ENDING_GRACE_NS (5 * NS_PER_SEC)
-
 struct stream {
         struct source src;
         int hold; /* our copy of the write end: else a command's end would wake us once for
@@ -263,7 +260,7 @@ static void exec_end(struct exec *x)
         if (x->ending)
                 return;
         x->ending = true;
-        x->deadline = now_ns() + ENDING_GRACE_NS;
+        x->deadline = now_ns() + EXEC_ENDING_SECONDS * NS_PER_SEC;
         if (x->group)
                 (void)group_kill(x->group);
         else

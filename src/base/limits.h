@@ -28,6 +28,9 @@
 #define DEFAULT_EXEC_TIMEOUT_SECONDS 30
 #define LIMIT_EXECS_PER_BOX 256            /* running at once in one sandbox */
 #define LIMIT_PARKED_LINKS 256             /* idle connections to agents; an fd each, on both sides */
+#define EXEC_ENDING_SECONDS 5              /* killed processes that hang in the kernel hold up an answer so long */
+#define EXEC_RESCUE_SECONDS 6              /* above that: past it the agent itself needs help */
+#define EXEC_GIVE_UP_SECONDS 10            /* and past this it is stopped or worse: its asker waits no longer */
 #define EXEC_HEARTBEAT_MS 10000            /* white space before a slow exec's JSON */
 
 /* --- sandboxes --- */

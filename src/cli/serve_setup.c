@@ -96,8 +96,10 @@ static int forget_earlier_boot(const struct setup *s, const char *boot_path, str
                 (void)unlink(path);
         }
         _cleanup_close_ int fd = open(boot_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-        if (fd < 0 || write(fd, now, strlen(now)) != (ssize_t)strlen(now))
-                return fail_host(e, -errno, "cannot write %s: %s", boot_path, strerror(errno));
+        ssize_t n = fd < 0 ? -1 : write(fd, now, strlen(now));
+        if (n != (ssize_t)strlen(now))
+                return fail_host(e, n < 0 ? -errno : -ENOSPC, "cannot write %s: %s", boot_path,
+                                 strerror(n < 0 ? errno : ENOSPC));
         return 0;
 }
 

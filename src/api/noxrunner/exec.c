@@ -16,10 +16,6 @@
 #include "base/now.h"
 #include "engine/link.h"
 
-/* An agent that has not answered so long after the deadline needs help. */
-#define RESCUE_SECONDS 2
-/* One that has not even answered then is stopped or worse: its asker waits no longer. */
-#define GIVE_UP_SECONDS 10
 #define TIMEOUT_CODE 124 /* what the agent says at a deadline, too */
 
 struct exec_call {
@@ -237,7 +233,7 @@ static void on_beat(uv_timer_t *t);
 /* When the agent is next to be helped, then to be given up. */
 static uint64_t next_step(const struct exec_call *x)
 {
-        return x->started + (x->timeout_s + (x->rescued ? GIVE_UP_SECONDS : RESCUE_SECONDS)) * NS_PER_SEC;
+        return x->started + (x->timeout_s + (x->rescued ? EXEC_GIVE_UP_SECONDS : EXEC_RESCUE_SECONDS)) * NS_PER_SEC;
 }
 
 static void arm_beat(struct exec_call *x)
