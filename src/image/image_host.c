@@ -17,7 +17,7 @@
 #include "base/buf.h"
 #include "image/tree.h"
 
-#define SKELETON_VERSION 1 /* raise it when a table below changes */
+#define SKELETON_VERSION 2 /* raise it when a table below changes, or what of it is copied */
 #define STAMP "etc/cloche-image"
 
 static const struct {
