@@ -24,7 +24,8 @@ int answer_totals(int conn, enum frame_type type, uint64_t count, const struct s
         _cleanup_buf_ struct buf b = { 0 };
         field_add_u64(&b, FIELD_COUNT, count);
         field_add_u64(&b, FIELD_SKIPPED_COUNT, s->count);
-        buf_add(&b, s->fields.data, s->fields.len);
+        if (buf_ok(&s->fields)) /* else the last one may be cut; the count stays true without them */
+                buf_add(&b, s->fields.data, s->fields.len);
         return buf_ok(&b) ? frame_write(conn, type, b.data, b.len) : -ENOMEM;
 }
 

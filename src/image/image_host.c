@@ -17,7 +17,7 @@
 #include "base/buf.h"
 #include "image/tree.h"
 
-#define SKELETON_VERSION 1 /* raise it when a table below changes */
+#define SKELETON_VERSION 2 /* raise it when a table below changes, or what of it is copied */
 #define STAMP "etc/cloche-image"
 
 static const struct {
@@ -288,8 +288,9 @@ int image_make_host_skeleton(int parent, const char *name, struct err *e)
                      (int)getpid()) >= (int)sizeof fresh)
                 return fail_host(e, -ENAMETOOLONG, "host image: the name is too long");
         int r = tree_remove(parent, fresh);
-        if (r == 0)
-                r = build(parent, fresh, stamp, e);
+        if (r < 0)
+                return fail_host(e, r, "host image: cannot remove %s: %s", fresh, strerror(-r));
+        r = build(parent, fresh, stamp, e);
         if (r < 0) {
                 (void)tree_remove(parent, fresh);
                 return r;

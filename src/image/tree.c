@@ -174,6 +174,20 @@ static int copy_file(int src_fd, const char *name, int dst, const char *dst_name
         return fchmod(out, st.st_mode & S_IXOTH ? 0755 : 0644) < 0 ? -errno : 0;
 }
 
+/* A file that all may read is no more public than the directories on the way to it: one in
+ * /etc/ssl/private must not come out through a link in /etc/ssl/certs. */
+static bool everybody_reaches(const char *real)
+{
+        char dir[PATH_MAX];
+        for (const char *p = strchr(real + 1, '/'); p; p = strchr(p + 1, '/')) {
+                struct stat st;
+                (void)snprintf(dir, sizeof dir, "%.*s", (int)(p - real), real);
+                if (stat(dir, &st) < 0 || !(st.st_mode & S_IXOTH))
+                        return false;
+        }
+        return true;
+}
+
 static int copy_link(int src, const char *name, int dst, const char *dst_name, bool verbatim)
 {
         char target[PATH_MAX], via[64], real[PATH_MAX];
@@ -194,7 +208,7 @@ static int copy_link(int src, const char *name, int dst, const char *dst_name, b
         /* Fedora's /etc/ssl/certs leads to /etc/pki, whose public parts are copied too. */
         if (strncmp(real, "/usr/", 5) == 0 || strncmp(real, "/etc/pki/", 9) == 0)
                 return symlinkat(real, dst, dst_name) < 0 ? -errno : 0;
-        return copy_file(fd, real, dst, dst_name);
+        return everybody_reaches(real) ? copy_file(fd, real, dst, dst_name) : 0;
 }
 
 static int copy_at(int src, const char *name, int dst, const char *dst_name, bool verbatim,
