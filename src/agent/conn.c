@@ -205,6 +205,10 @@ static void on_accept(struct source *s, uint32_t events)
 {
         (void)events;
         int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0 && errno == EMFILE) {
+                loop_rest(s); /* whoever calls waits in the backlog meanwhile */
+                return;
+        }
         struct conn *c = fd < 0 ? NULL : calloc(1, sizeof *c);
         if (!c) {
                 if (fd >= 0)

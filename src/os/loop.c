@@ -16,6 +16,7 @@ static struct {
         void (*on_deadline)(void);
         struct epoll_event events[BATCH];
         int count, at;
+        struct source *resting;
 } loop = { .fd = -1 };
 
 int loop_open(void)
@@ -47,6 +48,16 @@ void loop_remove(struct source *s)
         for (int i = loop.at; i < loop.count; i++)
                 if (loop.events[i].data.ptr == s)
                         loop.events[i].data.ptr = NULL;
+        if (loop.resting == s)
+                loop.resting = NULL;
+        if (loop.resting && loop_mod(loop.resting, EPOLLIN) == 0)
+                loop.resting = NULL;
+}
+
+void loop_rest(struct source *s)
+{
+        if (loop_mod(s, 0) == 0)
+                loop.resting = s;
 }
 
 void loop_set_deadline(uint64_t at_ns, void (*fn)(void))

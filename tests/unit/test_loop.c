@@ -49,6 +49,34 @@ static void one_source(void)
         loop_run();
 }
 
+/* Ready all the time, and called only before its rest and after it. */
+static void rest_once(struct source *s, uint32_t events)
+{
+        (void)events;
+        if (++calls == 1)
+                loop_rest(s);
+        else
+                _exit(calls == 2 && b.fd < 0 ? 7 : 3);
+}
+
+static void end_the_rest(void)
+{
+        loop_set_deadline(0, NULL);
+        if (calls != 1)
+                _exit(4);
+        loop_remove(&b);
+}
+
+static void resting(void)
+{
+        a = (struct source){ ready_fd(), rest_once };
+        b = (struct source){ eventfd(0, EFD_CLOEXEC), leave_with_7 };
+        if (loop_add(&a, EPOLLIN) < 0 || loop_add(&b, EPOLLIN) < 0)
+                _exit(2);
+        loop_set_deadline(now_ns() + 20 * NS_PER_MS, end_the_rest);
+        loop_run();
+}
+
 /* Whichever is called first takes the other out: it must not be called, though its event
  * has been fetched already. */
 static void remove_the_other(struct source *s, uint32_t events)
@@ -173,6 +201,7 @@ static void test_loop(void)
         CHECK_INT(exit_of(one_source), 7);
         CHECK_INT(exit_of(dropped_events), 7);
         CHECK_INT(exit_of(changed_interest), 7);
+        CHECK_INT(exit_of(resting), 7);
         CHECK_INT(exit_of(errors), 7);
 }
 
