@@ -5,6 +5,7 @@
 #include "agent/conn.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,7 +104,7 @@ void conn_fail(struct conn *c, int code, enum err_blame blame, const char *fmt, 
 
 int conn_steal_fd(struct conn *c)
 {
-        int fd = dup(c->src.fd);
+        int fd = fcntl(c->src.fd, F_DUPFD_CLOEXEC, 0);
         conn_free(c);
         return fd;
 }
