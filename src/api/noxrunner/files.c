@@ -210,8 +210,11 @@ static void log_skipped(const struct transfer *t, struct str payload)
 {
         enum field tag;
         struct str v;
+        unsigned named = 0;
         while (field_next(&payload, &tag, &v) > 0)
-                if (tag == FIELD_SKIPPED) {
+                /* The worker names no more either, unless it was taken over: a frame has room
+                 * for 700,000 lines of our log. */
+                if (tag == FIELD_SKIPPED && named++ < LIMIT_SKIPPED_NAMED) {
                         char what[256];
                         (void)snprintf(what, sizeof what, "%.*s", (int)(v.n < 250 ? v.n : 250), v.p);
                         log_line(LOG_INFO, "left out of a download", "id", t->box->id, "what", what, NULL);
