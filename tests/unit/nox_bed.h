@@ -136,7 +136,27 @@ static inline const char *client_body(struct client *c)
         return p ? p + 4 : "";
 }
 
-/* An error with its sentence, and a connection that goes on. */
+/* Takes the chunks of n bytes off. True when their end is there and nothing behind it. */
+static inline bool unchunk(const char *p, size_t n, struct buf *out)
+{
+        const char *stop = p + n;
+        while (p < stop) {
+                char *data;
+                size_t k = strtoul(p, &data, 16);
+                if (strncmp(data, "\r\n", 2) != 0)
+                        return false;
+                data += 2;
+                if (k == 0)
+                        return strcmp(data, "\r\n") == 0;
+                if (k + 2 > (size_t)(stop - data))
+                        k = (size_t)(stop - data); /* cut */
+                buf_add(out, data, k);
+                p = data + k + 2;
+        }
+        return false;
+}
+
+/* An error with its sentence. */
 static inline bool client_got(struct client *c, int status, const char *words)
 {
         if (client_status(c) == status && strstr(client_body(c), words))

@@ -74,15 +74,7 @@ static json_t *answered(void)
         if (!strstr(head, "Transfer-Encoding: chunked"))
                 return json_loads(body, 0, NULL);
         _cleanup_buf_ struct buf all = { 0 };
-        for (char *end;; body = end + 2) {
-                size_t n = strtoul(body, &end, 16);
-                if (strncmp(end, "\r\n", 2) != 0)
-                        return NULL;
-                if (n == 0)
-                        return json_loads(buf_cstr(&all), 0, NULL);
-                buf_add(&all, end + 2, n);
-                end += 2 + n;
-        }
+        return unchunk(body, strlen(body), &all) ? json_loads(buf_cstr(&all), 0, NULL) : NULL;
 }
 
 static bool is_ended(const char *reason, int code, const char *out, const char *err)
