@@ -100,6 +100,19 @@ static void on_stall(uv_timer_t *timer)
 
 /* --- upload -------------------------------------------------------------------------- */
 
+static bool parse_done(struct str payload, uint64_t *ret_count, uint64_t *ret_skipped)
+{
+        enum field tag;
+        struct str v;
+        int r;
+        while ((r = field_next(&payload, &tag, &v)) > 0) {
+                uint64_t *at = tag == FIELD_COUNT ? ret_count : tag == FIELD_SKIPPED_COUNT ? ret_skipped : NULL;
+                if (at && !field_u64(v, at))
+                        return false;
+        }
+        return r == 0 && *ret_count <= INT64_MAX && *ret_skipped <= INT64_MAX;
+}
+
 static void on_done(struct transfer *t, struct str payload)
 {
         _cleanup_buf_ struct buf b = { 0 };
@@ -109,11 +122,11 @@ static void on_done(struct transfer *t, struct str payload)
         enum field tag;
         struct str v;
         struct http_req *req = t->req;
-        for (struct str p = payload; field_next(&p, &tag, &v) > 0;)
-                if (tag == FIELD_COUNT)
-                        (void)field_u64(v, &count);
-                else if (tag == FIELD_SKIPPED_COUNT)
-                        (void)field_u64(v, &skipped);
+        /* Done with what it has not been sent yet: nobody knows what it has unpacked. */
+        if (!t->ended || !parse_done(payload, &count, &skipped)) {
+                refuse(t, 500, "the worker's answer makes no sense");
+                return;
+        }
         json_open(&j, '{');
         json_kv_int(&j, "uploaded", (int64_t)count);
         json_kv_int(&j, "skippedCount", (int64_t)skipped);
@@ -203,8 +216,11 @@ static void log_skipped(const struct transfer *t, struct str payload)
 {
         enum field tag;
         struct str v;
+        unsigned named = 0;
         while (field_next(&payload, &tag, &v) > 0)
-                if (tag == FIELD_SKIPPED) {
+                /* The worker names no more either, unless it was taken over: a frame has room
+                 * for 700,000 lines of our log. */
+                if (tag == FIELD_SKIPPED && named++ < LIMIT_SKIPPED_NAMED) {
                         char what[256];
                         (void)snprintf(what, sizeof what, "%.*s", (int)(v.n < 250 ? v.n : 250), v.p);
                         log_line(LOG_INFO, "left out of a download", "id", t->box->id, "what", what, NULL);
