@@ -127,8 +127,9 @@ class Canary:
     def settle(self, others=0):
         """Until the pool is full again and only the neighbour and that many others are there
         beside it: what is counted before and after would differ by what the pool still lacks."""
-        eventually(lambda: self.server.stats()["inTransit"] == 0 and
-                   len(self.server.list_pods()) == POOL + 1 + others,
+        # In this order: a socket is there as soon as its sandbox is being made.
+        eventually(lambda: len(self.server.list_pods()) == POOL + 1 + others and
+                   self.server.stats()["inTransit"] == 0,
                    "the neighbour, %d others and %d ready sandboxes are all there is" % (others, POOL))
 
     def host(self):
