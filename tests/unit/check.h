@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static int check_failures, check_passed, check_failed, check_skipped;
 
@@ -54,6 +56,22 @@ static int check_failures, check_passed, check_failed, check_skipped;
                 check_skipped++;                                                         \
                 return;                                                                  \
         } while (0)
+
+/* fn's checks run in a child, which may lose what it likes: capabilities, its root, its rank. */
+static inline void check_in_child(void (*fn)(void))
+{
+        int status = -1;
+        (void)fflush(stdout);
+        pid_t pid = fork();
+        if (pid == 0) {
+                check_failures = 0;
+                fn();
+                (void)fflush(stdout);
+                _exit(check_failures ? 1 : 0);
+        }
+        (void)waitpid(pid, &status, 0);
+        CHECK_INT(status, 0);
+}
 
 static inline int check_done(void)
 {

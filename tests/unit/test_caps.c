@@ -8,22 +8,6 @@
 
 #include "check.h"
 
-/* fn's checks run in a child, which may lose what it likes. */
-static void in_child(void (*fn)(void))
-{
-        int status = -1;
-        (void)fflush(stdout);
-        pid_t pid = fork();
-        if (pid == 0) {
-                check_failures = 0;
-                fn();
-                (void)fflush(stdout);
-                _exit(check_failures ? 1 : 0);
-        }
-        (void)waitpid(pid, &status, 0);
-        CHECK_INT(status, 0);
-}
-
 static uint64_t status_mask(const char *key)
 {
         char line[256];
@@ -58,7 +42,7 @@ static void test_set(void)
 {
         if ((caps_effective() & caps_agent_mask()) != caps_agent_mask())
                 SKIP("needs root");
-        in_child(set_and_lose);
+        check_in_child(set_and_lose);
 }
 
 /* After the lock even uid 0 and an exec give nothing back. */
@@ -88,7 +72,7 @@ static void test_lock(void)
 {
         if (!(caps_effective() & 1ull << CAP_SETPCAP))
                 SKIP("needs root");
-        in_child(lock_and_exec);
+        check_in_child(lock_and_exec);
 }
 
 static void become_nobody(void)
@@ -104,7 +88,7 @@ static void test_no_way_back(void)
 {
         if (geteuid() != 0)
                 SKIP("needs root");
-        in_child(become_nobody);
+        check_in_child(become_nobody);
 }
 
 int main(void)

@@ -75,21 +75,6 @@ static void begin(void)
         fd = open(top, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
-static void in_child(void (*fn)(void))
-{
-        int status = -1;
-        (void)fflush(stdout);
-        pid_t pid = fork();
-        if (pid == 0) {
-                check_failures = 0;
-                fn();
-                (void)fflush(stdout);
-                _exit(check_failures ? 1 : 0);
-        }
-        (void)waitpid(pid, &status, 0);
-        CHECK_INT(status, 0);
-}
-
 /* A stamp that is not exactly ours vouches for nothing. */
 static void test_stamps(void)
 {
@@ -187,7 +172,7 @@ static void test_read_only(void)
         begin();
         if (geteuid() != 0)
                 SKIP("needs root to mount");
-        in_child(read_only);
+        check_in_child(read_only);
 }
 
 static void no_descriptors(void)
@@ -205,7 +190,7 @@ static void no_descriptors(void)
 static void test_no_descriptors(void)
 {
         begin();
-        in_child(no_descriptors);
+        check_in_child(no_descriptors);
 }
 
 /* A server without root makes it, too: all of it is its own. */
@@ -227,7 +212,7 @@ static void test_as_user(void)
         begin();
         if (geteuid() != 0)
                 SKIP("needs root to become somebody else");
-        in_child(as_user);
+        check_in_child(as_user);
 }
 
 int main(void)

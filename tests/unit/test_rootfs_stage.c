@@ -17,21 +17,6 @@ static char top[] = "/tmp/cloche-test-stage-XXXXXX";
 static char image[64], scratch[64], file[64];
 static int user_fd = -1;
 
-static void in_child(void (*fn)(void))
-{
-        int status = -1;
-        (void)fflush(stdout);
-        pid_t pid = fork();
-        if (pid == 0) {
-                check_failures = 0;
-                fn();
-                (void)fflush(stdout);
-                _exit(check_failures ? 1 : 0);
-        }
-        (void)waitpid(pid, &status, 0);
-        CHECK_INT(status, 0);
-}
-
 /* Every name on the stage, sorted by looking each up. */
 static void check_only(const char *path, const char *const *names, unsigned count)
 {
@@ -86,7 +71,7 @@ static void test_stage(void)
 {
         if (geteuid() != 0)
                 SKIP("needs root");
-        in_child(look_around);
+        check_in_child(look_around);
         struct stat st;
         CHECK(stat(scratch, &st) == 0); /* the host sees nothing of it */
         char path[128];
@@ -117,7 +102,7 @@ static void test_failures(void)
 {
         if (geteuid() != 0)
                 SKIP("needs root");
-        in_child(fail_to_stage);
+        check_in_child(fail_to_stage);
 }
 
 /* Without root devices are the host's, bound. */
@@ -142,7 +127,7 @@ static void test_without_root(void)
 {
         if (geteuid() != 0)
                 SKIP("needs root to become another user");
-        in_child(stage_without_root);
+        check_in_child(stage_without_root);
 }
 
 int main(void)

@@ -67,22 +67,6 @@ static void begin(void)
         fd = open(top, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* In a process that may go down in rank. */
-static void in_child(void (*fn)(void))
-{
-        int status = -1;
-        (void)fflush(stdout);
-        pid_t pid = fork();
-        if (pid == 0) {
-                check_failures = 0;
-                fn();
-                (void)fflush(stdout);
-                _exit(check_failures ? 1 : 0);
-        }
-        (void)waitpid(pid, &status, 0);
-        CHECK_INT(status, 0);
-}
-
 static void become_user(void)
 {
         CHECK(fchown(fd, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
@@ -110,7 +94,7 @@ static void test_remove_as_user(void)
         if (geteuid() != 0)
                 SKIP("needs root to become somebody else");
         begin();
-        in_child(remove_as_user);
+        check_in_child(remove_as_user);
 }
 
 /* One that stays does not keep the others. */
@@ -132,7 +116,7 @@ static void test_remove_what_goes(void)
         if (geteuid() != 0)
                 SKIP("needs root to become somebody else");
         begin();
-        in_child(remove_what_goes);
+        check_in_child(remove_what_goes);
 }
 
 static void test_remove_odd(void)
@@ -169,7 +153,7 @@ static void remove_without_descriptors(void)
 static void test_without_descriptors(void)
 {
         begin();
-        in_child(remove_without_descriptors);
+        check_in_child(remove_without_descriptors);
 }
 
 /* --- copying --- */

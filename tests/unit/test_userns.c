@@ -20,21 +20,6 @@
 
 static int proc_fd = -1, user_fd = -1, net_fd = -1;
 
-static void in_child(void (*fn)(void))
-{
-        int status = -1;
-        (void)fflush(stdout);
-        pid_t pid = fork();
-        if (pid == 0) {
-                check_failures = 0;
-                fn();
-                (void)fflush(stdout);
-                _exit(check_failures ? 1 : 0);
-        }
-        (void)waitpid(pid, &status, 0);
-        CHECK_INT(status, 0);
-}
-
 static bool make(void)
 {
         struct ns_map map = { 0, BASE, 65536 };
@@ -115,9 +100,9 @@ static void test_pair(void)
         CHECK(fstat(net_fd, &a) == 0 && stat("/proc/self/ns/net", &b) == 0 && a.st_ino != b.st_ino);
         CHECK(fstat(user_fd, &a) == 0 && stat("/proc/self/ns/user", &b) == 0 && a.st_ino != b.st_ino);
         CHECK(waitpid(-1, NULL, WNOHANG) < 0 && errno == ECHILD); /* the helper is reaped */
-        in_child(look_at_maps);
-        in_child(try_to_get_out);
-        in_child(use_the_network);
+        check_in_child(look_at_maps);
+        check_in_child(try_to_get_out);
+        check_in_child(use_the_network);
         unmake();
 }
 
@@ -155,7 +140,7 @@ static void test_own(void)
 {
         if (geteuid() != 0)
                 SKIP("needs root to become another user");
-        in_child(be_own_root);
+        check_in_child(be_own_root);
 }
 
 int main(void)
